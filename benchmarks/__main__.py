@@ -18,7 +18,8 @@ if not {"kernels", "peers"} & set(sys.argv):
 PAGE = Path(__file__).parents[1] / "docs" / "figures.md"
 BEGIN, END = "<!-- benchmarks: made by `python -m benchmarks --docs` -->", "<!-- end of benchmarks -->"
 
-TABLES, CHOSEN = ("compiled", "eager", "record"), ("kernels", "peers")  # modules; `--only` chooses among the latter
+# Modules; `--only` chooses among the latter.
+TABLES, CHOSEN = ("compiled", "distributed", "eager", "record"), ("kernels", "peers")
 
 
 def main() -> int:

@@ -416,8 +416,8 @@ class Program(ABC):
         """(dispatch, seconds) of the last completed step that was timed."""
 
     @abstractmethod
-    def update_only(self, scalars: Array) -> None:
-        """The update's dispatches alone, with the gradients of the last step."""
+    def update_only(self, scalars: Array, start: int = 0) -> None:
+        """The update's dispatches alone, with the gradients of the last step; `start`: but so many."""
 
     @abstractmethod
     def losses(self, wait: bool) -> list[tuple[int, float]]:

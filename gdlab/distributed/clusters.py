@@ -11,13 +11,17 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gdlab.base.errors import ArgumentError, DistributedUnavailableError, SessionError
 from gdlab.base.words import clipped, grid, nbytes, plural
 from gdlab.devices.choose import checked_kind
 from gdlab.distributed import engine as remote
 from gdlab.distributed.engine import Description, hardware_adapters
+
+if TYPE_CHECKING:
+    from gdlab.distributed.run import DistributedRun
+    from gdlab.study.study import Study
 
 Engines = Literal["mpi", "local"]
 KINDS = ("mpi", "local")
@@ -117,6 +121,12 @@ class Cluster:
     def view(self) -> Any:
         """Return ipyparallel's view of all engines, in the order of their ranks."""
         return self.client[[engine.id for engine in self.engines]]
+
+    def run(self, study: Study, steps: int, **settings: Any) -> DistributedRun:
+        """Run a study on all engines: what `study.run(steps, on=cluster)` calls."""
+        from gdlab.distributed.run import run_on
+
+        return run_on(self, study, steps, **settings)
 
     def died(self) -> list[Engine]:
         """Return the engines that have ended, as far as this machine and the controller can tell."""
@@ -233,6 +243,8 @@ class Started:
         if self.guard is not None:
             self.guard.kill()
             self.guard.wait()
+            with contextlib.suppress(OSError):
+                self.guard.stdin.close()
 
     def died(self, engines: Sequence[Engine]) -> list[Engine]:
         """Return the engines whose processes have gone, or that the controller has given up."""
@@ -266,7 +278,9 @@ def _started(n: int, engines: Engines, timeout: float) -> Started:
         Started(engines, client, made, timeout, locals().get("guard")).stop()
         if isinstance(error, Exception):
             given = f"{type(error).__name__} after at most {timeout:g} s; their log ends with\n{log}"
-            raise SessionError("cluster", f"{n} engines", given, "engines that start; timeout= waits longer") from error
+            raise SessionError(
+                "cluster", plural(n, "engine"), given, "engines that start; timeout= waits longer"
+            ) from error
         raise
     return Started(engines, client, made, timeout, guard)
 
@@ -330,7 +344,10 @@ def _as_root(more: dict[str, str]) -> dict[str, str]:
 def _environment(n: int) -> dict[str, str]:
     """Return the environment of engines: its share of the cores for each, and MPI through memory alone on one host."""
     share = str(max(1, _cores() // n))
-    more = dict.fromkeys(BLAS, share) | {"OMPI_MCA_btl": os.environ.get("OMPI_MCA_btl", "self,sm")}
+    more = {name: os.environ.get(name, share) for name in BLAS}
+    more |= {"OMPI_MCA_btl": os.environ.get("OMPI_MCA_btl", "self,sm")}
+    if n >= _cores():  # a rank that waits would take the core from one that works
+        more["OMPI_MCA_mpi_yield_when_idle"] = "1"
     return _as_root(more | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)})
 
 
@@ -370,12 +387,16 @@ def _stopped(made: Any) -> None:
 
 
 def _log_of(made: Any) -> str:
+    """Return the end of the engines' log. When they have ended, ipyparallel removes the file and keeps its text."""
     lines: list[str] = []
     for launcher in made.engines.values():
         for one in (getattr(launcher, "launchers", None) or {0: launcher}).values():
-            with contextlib.suppress(OSError):
+            try:
                 with open(one.output_file, encoding="utf-8", errors="replace") as file:
-                    lines += file.read().splitlines()[-LOG_LINES:]
+                    text = file.read()
+            except OSError:
+                text = one.get_output()
+            lines += text.splitlines()[-LOG_LINES:]
     return clipped("\n".join(lines[-2 * LOG_LINES :]), 2000, 24) or "(empty)"
 
 

@@ -12,6 +12,7 @@ from gdlab.distributed.sweep import Sweep
 from gdlab.eager import EagerSession
 from gdlab.graph import Graph
 from gdlab.jupyter import warming
+from gdlab.jupyter.clustering import ClusterMagics
 from gdlab.jupyter.common import Words
 from gdlab.jupyter.compiling import CompiledMagics
 from gdlab.jupyter.complete import make_matcher
@@ -28,7 +29,9 @@ from gdlab.session import Session
 from gdlab.study.study import Study
 from gdlab.view.document.document import Document
 
-FAMILIES = (ShowMagics, RunMagics, DebugMagics, EagerMagics, RecordMagics, CompiledMagics, SweepMagics)
+FAMILIES = (
+    ShowMagics, RunMagics, DebugMagics, EagerMagics, RecordMagics, CompiledMagics, ClusterMagics, SweepMagics,
+)  # fmt: skip
 _RICH = (Study, Graph, ExecutionPlan, Session, CompiledGraph, EagerSession, Document, Sweep)
 
 

@@ -9,6 +9,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from gdlab.jupyter.clustering import run_on
 from gdlab.jupyter.common import Words, here, outcome
 from gdlab.jupyter.options import (
     count,
@@ -35,6 +36,10 @@ class RunMagics(Words):
     @argument("--speed", metavar="HZ", type=rate, help="at most so many steps per second")
     @argument("--watch", choices=get_args(NanWatch), help="what is looked at for NaN and infinity (loss)")
     @run_options
+    @argument("--on", metavar="CLUSTER", help="run on these engines, a variable: %%graph_cluster start binds cluster")
+    @argument("--accumulate", metavar="K", type=count, default=1, help="with --on: one reduction per K steps (1)")
+    @argument("--resume", metavar="N", type=count, default=0, help="with --on: begin again after lost engines (0)")
+    @argument("--store", metavar="FOLDER", type=user_path, help="with --on: the folder of checkpoints")
     @output_options
     @no_var_expand
     @line_magic
@@ -42,6 +47,10 @@ class RunMagics(Words):
         """Run steps on the session panel; returns when done, paused or interrupted."""
         args = parse_argstring(self.graph_run, line, self.names)
         study = self.named(args.name)
+        if args.on is not None:
+            run_on(self, study, args)
+            self.display(study, ["session"], args)
+            return
         self.prepare(study, args, args.steps)
         if args.watch:
             study.runner.set_watch(args.watch)

@@ -137,6 +137,33 @@ class Steps:
 
         self.loaded.exclusively(run)
 
+    def make_gradients(self, uploads: Uploads) -> None:
+        """Write buffers and make a step whose gradients, or their sums, are ready behind it, and nothing is updated:
+        `make_update` must follow where the step ends a window of accumulation. Checks nothing."""
+        self.progress.partial = None
+
+        def run() -> None:
+            for buffer, data in uploads:
+                self.loaded.program.upload(buffer, data)
+            self.loaded.program.step(self.scalars(self.updates.next_step()[1]), False)
+            self.progress.steps += 1
+
+        self.loaded.exclusively(run)
+        self.updates.window = min(self.updates.window + 1, self.updates.settings.accumulate - 1)
+
+    def make_update(self) -> None:
+        """Make the update of the window that `make_gradients` has filled, with the gradients as they lie there now."""
+        updates = self.updates
+        adam_steps = updates.adam_steps + updates.optimizer.counts
+
+        def run() -> None:
+            scalars = self.scalars(adam_steps)
+            if scalars is not None and updates.update.dispatches:
+                self.loaded.program.update_only(scalars, updates.update.early)
+
+        self.loaded.exclusively(run)
+        updates.adam_steps, updates.window = adam_steps, 0
+
     def scalars(self, adam_steps: int, step: int | None = None) -> Array | None:
         """Return the numbers that the kernels of this step (or of `step`, from 0) read besides tensors, where any
         does."""

@@ -144,6 +144,14 @@ class Updates:
         if self.optimizer.rule != "none":
             self.window = (self.window + 1) % self.settings.accumulate
 
+    def gradient_buffers(self) -> list[tuple[str, int]]:
+        """Return (stored parameter, buffer) of the gradients that the update reads: of a step, or their sums."""
+        if self.settings.accumulate > 1:
+            return list(self._stored_moments("grad_sum.").items())
+        names = {buffer: name for name, buffer in self.loaded.plan.stored_params}
+        found = {g: names[p] for p, g in self.loaded.plan.param_grad_pairs}  # one gradient of two parameters: once
+        return [(name, buffer) for buffer, name in found.items()]
+
     # one update now ---------------------------------------------------------------------------------------------------
     def update_once(self, where: str, optimizer: Optimizer) -> None:
         """Update now with the gradients of the last step; the configuration stays."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gdlab.autodiff import AutodiffReport, differentiate
 from gdlab.base.binding import bound
@@ -43,6 +43,13 @@ from gdlab.study.targets import Targets
 from gdlab.study.variants import Figures, StepTime, Variants, figures_of
 
 _DEFAULT = CompileOptions()
+
+
+class Runs(Protocol):
+    """Something that runs a study elsewhere."""
+
+    def run(self, study: Study, steps: int, **settings: Any) -> Any:
+        """Run the study, and leave its state as after the run."""
 
 
 @bound
@@ -234,9 +241,15 @@ class Study:
         condition that ends runs (`until`), those that are given, on the session; not while it runs."""
         self.execution.prepare(**settings)
 
-    def run(self, steps: int = 1, **settings: Any) -> None:
-        """Make exactly `steps` steps (settings as in `prepare`); returns when done or paused. Ctrl-C pauses, raises."""
-        self.execution.run(steps, **settings)
+    def run(self, steps: int = 1, *, on: Runs | None = None, **settings: Any) -> Any:
+        """Make exactly `steps` steps (settings as in `prepare`); returns when done or paused. Ctrl-C pauses, raises.
+
+        `on`: a cluster (`gdlab.distributed`), whose engines each make these steps, with one update for all; settings
+        besides are `accumulate`, `check`, `resume`, `save_every`, `store`. The result is then the record of the run.
+        """
+        if on is not None:
+            return on.run(self, steps, **settings)
+        return self.execution.run(steps, **settings)
 
     def step(self, steps: int = 1) -> None:
         """Make a few steps now."""

@@ -130,6 +130,10 @@ class DataLoader:
         """Elements of one batch of every stream."""
         return {name: self.batch_size * rows.shape[1] for name, rows in self._rows.items()}
 
+    def streams(self) -> dict[str, Array]:
+        """The samples of every stream, [samples, sample_size]."""
+        return dict(self._rows)
+
     def shuffle(self, seed: int) -> None:
         """The order that belongs to `seed`, whatever was before, from its first batch on."""
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:

@@ -275,11 +275,11 @@ class CpuProgram(Program):
         self._flush(whole)
         self._count()
 
-    def update_only(self, scalars: Array) -> None:
-        """The update with the gradients of the last step."""
+    def update_only(self, scalars: Array, start: int = 0) -> None:
+        """The update with the gradients of the last step, but its first `start` dispatches."""
         self._alive("update")
         self._set("update", scalars)
-        self.queue.submit("update", (self.update_launches,))
+        self.queue.submit("update", self.update_launches.bounds[start:] if start else (self.update_launches,))
         self._flush(True)
 
     def profile(self, window: tuple[int, int] | None) -> str:

@@ -261,9 +261,9 @@ class WgpuProgram(Program):
             held = self.joined[whole] = self.launches, self.update_launches, recorded
         return held[2]
 
-    def update_only(self, scalars: Array) -> None:
+    def update_only(self, scalars: Array, start: int = 0) -> None:
         where = f"update after step {self.counters.forwards}"
-        self._submit(where, self.queue.recorded(self.update_launches), scalars, None, None)
+        self._submit(where, self.queue.recorded(self.update_launches[start:]), scalars, None, None)
 
     def _submit(
         self, where: str, list: WgpuRecorded, scalars: Array | None, loss_of: int | None, stamps: Stamps | None,

@@ -234,6 +234,14 @@ class Runner:
         """Add the losses of all steps made so far to the log, of those too that others made."""
         self.session.loaded.turn.call(lambda: self.log.add_losses(self.session.take_losses(True)))
 
+    def adopt_steps(self, steps: int, losses: list[tuple[int, float]]) -> None:
+        """Count steps that were made elsewhere and whose state the session has now, with their losses by step."""
+        self.read_losses()
+        self.session.progress.steps += steps
+        self.log.uncounted -= steps
+        self.log.losses += losses
+        self.stepper.first_wanted = self.stepper.wanted = self.session.step_count
+
     def close(self) -> None:
         """End the run and the session; idempotent."""
         self.pause("closed")

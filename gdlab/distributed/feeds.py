@@ -1,0 +1,192 @@
+"""Give each engine its own batches: `feed(step, engine, engines)`, the parts of a loader, `random:SEED`."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+import sys
+import tempfile
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gdlab.base.errors import ArgumentError
+from gdlab.base.words import nbytes
+from gdlab.graph import Graph
+from gdlab.session.run.feeds import make_feed, random_batch
+from gdlab.train.data import DataLoader, InputStream
+
+MOST_BYTES = 1 << 30  # of a loader's arrays
+Batches = Callable[[int], Mapping[str, Any]]  # of this engine, by its own step
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A feed on its way to the engines. `loader`: (streams, batch size) in the place of a DataLoader; its arrays may
+    be a folder that a host has them in. `names`, `modules`: globals of a function that the notebook defined."""
+
+    feed: Any
+    loader: tuple[Any, int] | None = None
+    names: tuple[tuple[str, Any], ...] = ()
+    modules: tuple[tuple[str, str], ...] = ()
+
+
+def to_send(feed: Any) -> Given:
+    """Return a feed as it is sent; refuse one that engines cannot share."""
+    if isinstance(feed, DataLoader):
+        streams = feed.streams()
+        size = sum(rows.nbytes for rows in streams.values())
+        if size > MOST_BYTES:
+            wanted = f"at most {nbytes(MOST_BYTES)}: give a feed that loads on the engine, feed(step, engine, engines)"
+            raise ArgumentError("run", "feed", f"a DataLoader of {nbytes(size)}", wanted)
+        return Given(None, (streams, feed.batch_size))
+    if isinstance(feed, (str, dict, list, tuple)):
+        return Given(feed)
+    if callable(feed):
+        arguments(feed)
+        return _function(feed)
+    wanted = "a callable feed(step, engine, engines), a DataLoader, a list of dicts, or random:SEED"
+    raise ArgumentError("run", "feed", type(feed).__name__, wanted)
+
+
+def arguments(feed: Any) -> int:
+    """Return how many arguments a callable feed takes, 1 or 3; `ArgumentError` for another."""
+    try:
+        signature = inspect.signature(feed)
+    except (TypeError, ValueError):
+        return 3
+    for values in ((0, 0, 0), (0,)):
+        try:
+            signature.bind(*values)
+            return len(values)
+        except TypeError:
+            continue
+    raise ArgumentError("run", "feed", f"a callable with the arguments {signature}", "feed(step, engine, engines)")
+
+
+def _function(feed: Any) -> Given:
+    """Add the globals that a function of the notebook, and the functions that it calls, read."""
+    names: dict[str, Any] = {}
+    modules: dict[str, str] = {}
+    waiting = [feed]
+    while waiting:
+        function = waiting.pop()
+        if not isinstance(function, types.FunctionType) or function.__module__ != "__main__":
+            continue
+        for name in _names(function.__code__):
+            value = function.__globals__.get(name)
+            if name in names or name in modules or name not in function.__globals__:
+                continue
+            if isinstance(value, types.ModuleType):
+                modules[name] = value.__name__
+            else:
+                names[name] = value
+                waiting.append(value)
+    return Given(_canned(feed), None, tuple(names.items()), tuple(modules.items()))
+
+
+def _canned(feed: Any) -> Any:
+    """Return a function as ipyparallel sends functions."""
+    from ipyparallel.serialize import can
+
+    return can(feed)
+
+
+def _uncanned(feed: Any) -> Any:
+    """Return the function in the namespace of the engine."""
+    from ipyparallel.serialize import uncan
+
+    return uncan(feed, sys.modules["__main__"].__dict__)
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _names(inner)
+
+
+# on the engine --------------------------------------------------------------------------------------------------------
+def keep_loader(streams: Mapping[str, Any]) -> str:
+    """Write a loader's arrays once for this host; return the folder."""
+    folder = Path(tempfile.mkdtemp(prefix="gdlab-feed-"))
+    for number, rows in enumerate(streams.values()):
+        np.save(folder / f"{number}.npy", rows)
+    (folder / "names").write_text("\n".join(streams), "utf-8")
+    return str(folder)
+
+
+def drop_loader(folder: str) -> None:
+    """Remove what `keep_loader` wrote."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def in_folder(given: Given, folder: str) -> Given:
+    """Return the feed with the folder in the place of the loader's arrays."""
+    assert given.loader is not None  # the caller looked
+    return replace(given, loader=(folder, given.loader[1]))
+
+
+def batches_of(given: Given, graph: Graph, engine: int, engines: int) -> Batches:
+    """Return the batches of this engine: step s of engine r of n is batch n·s + r of a feed that counts all."""
+    if given.loader is not None:
+        return _of_loader(*given.loader, engine, engines)
+    feed = _uncanned(given.feed)
+    if isinstance(feed, str):
+        make_feed(feed, graph)  # checks it
+        batch = random_batch(graph, int(feed.partition(":")[2] or "0") + engine)
+        return lambda step: batch
+    if callable(feed):
+        if arguments(feed) == 3:
+            return lambda step: _checked(feed(step, engine, engines))
+        return lambda step: _checked(feed(engines * step + engine))
+    if isinstance(feed, (list, tuple)):
+        return lambda step: _checked(_nth(feed, engines * step + engine))
+    one = make_feed(feed, graph)
+    return lambda step: one(step)
+
+
+def _nth(batches: Any, number: int) -> Any:
+    if number >= len(batches):
+        wanted = "a batch for every step of every engine"
+        raise ArgumentError("feed", "batches", f"an end after {len(batches)} batches", wanted)
+    return batches[number]
+
+
+def _checked(batch: Any) -> Mapping[str, Any]:
+    if not isinstance(batch, Mapping):
+        raise ArgumentError("feed", "batch", type(batch).__name__, "a dict {input name: array}")
+    return batch
+
+
+def _of_loader(folder: str, batch_size: int, engine: int, engines: int) -> Batches:
+    """Return every n-th batch of each epoch; batches that do not go round are left out."""
+    names = (Path(folder) / "names").read_text("utf-8").split("\n")
+    rows = [np.load(Path(folder) / f"{k}.npy", mmap_mode="r") for k in range(len(names))]
+    streams = [InputStream(name, data, data.shape[1]) for name, data in zip(names, rows, strict=True)]
+    loader = DataLoader.with_streams(streams, batch_size)
+    each = loader.num_batches() // engines
+    if each == 0:
+        given = f"{loader.num_batches()} batches in an epoch"
+        raise ArgumentError("run", "feed", given, f"at least one for each of {engines} engines")
+    epochs: list[int] = [-1, 0]  # the epoch that the loader is shuffled for, and the batches taken of it
+
+    def batch(step: int) -> Mapping[str, Any]:
+        epoch, at = divmod(step, each)
+        wanted = at * engines + engine
+        if epochs[0] != epoch or epochs[1] > wanted:
+            loader.shuffle(epoch)
+            epochs[:] = [epoch, 0]
+        while epochs[1] < wanted:
+            loader.next_batch()
+            epochs[1] += 1
+        epochs[1] += 1
+        found = loader.next_batch()
+        assert found is not None  # fewer than an epoch has
+        return found.tensors
+
+    return batch

@@ -1,0 +1,153 @@
+"""Reduce arrays over the engines of a run: one host buffer, in parts that are under way while others are read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gdlab.base.types import Array
+from gdlab.session import Session
+
+PART_BYTES = 16 << 20  # of one reduction; large tensors are cut
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """One engine's word before a reduction: its loss, whether it wants to stop, whether it failed."""
+
+    loss: float
+    stop: bool = False
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The words of all engines: losses in their order, whether one wants to stop, those that failed."""
+
+    losses: tuple[float, ...]
+    stop: bool
+    failed: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Meeting:
+    """Let the engines of a run meet: `comm` is a communicator of mpi4py. Times are seconds so far."""
+
+    comm: Any
+    waiting: float = 0.0
+    reducing: float = 0.0
+    nbytes: int = 0
+    _buffer: Array = field(default_factory=lambda: np.empty(0, np.float32))
+
+    @property
+    def rank(self) -> int:
+        """Return the number of this engine."""
+        return int(self.comm.Get_rank())
+
+    @property
+    def size(self) -> int:
+        """Return the number of engines."""
+        return int(self.comm.Get_size())
+
+    def vote(self, mine: Vote) -> Outcome:
+        """Exchange votes; returns when every engine has given its own: here the early wait for the late."""
+        begin = time.perf_counter()
+        words = np.zeros((3, self.size))
+        words[:, self.rank] = mine.loss, mine.stop, mine.failed
+        self.comm.Allreduce(_in_place(), words)
+        self.waiting += time.perf_counter() - begin
+        failed = tuple(int(k) for k in np.flatnonzero(words[2]))
+        return Outcome(tuple(words[0].tolist()), bool(words[1].any()), failed)
+
+    def reduce(self, session: Session) -> None:
+        """Put the mean over the engines in the place of every gradient that the update reads."""
+        begin = time.perf_counter()
+        if self.size > 1:
+            session.loaded.exclusively(lambda: self._reduce(session))
+        self.reducing += time.perf_counter() - begin
+
+    def _reduce(self, session: Session) -> None:
+        program, buffers = session.loaded.program, [b for _, b in session.updates.gradient_buffers()]
+        share, under_way = np.float32(1 / self.size), []
+        groups = list(_groups(session, buffers))
+        whole = sum(size for group in groups for _, size in group)
+        if self._buffer.size != whole:
+            self._buffer = np.empty(whole, np.float32)
+        start = 0
+        for group in groups:
+            part = self._buffer[start : start + sum(size for _, size in group)]
+            at = 0
+            for buffer, size in group:
+                part[at : at + size] = program.download(buffer).reshape(-1)
+                at += size
+            under_way.append((group, part, self._begin(part)))
+            start += part.size
+        for group, part, requests in under_way:
+            for request in requests:
+                request.Wait()
+            part *= share
+            at = 0
+            for buffer, size in group:
+                program.upload(buffer, part[at : at + size].reshape(_shape(session, buffer)))
+                at += size
+        self.nbytes += 4 * whole
+
+    def _begin(self, part: Array) -> list[Any]:
+        """Begin the reduction of a part, cut into pieces of a bounded size."""
+        if part.nbytes < PART_BYTES // 64:  # too small to be worth a request
+            self.comm.Allreduce(_in_place(), part)
+            return []
+        step = PART_BYTES // 4
+        return [self.comm.Iallreduce(_in_place(), part[k : k + step]) for k in range(0, part.size, step)]
+
+    def differing(self, session: Session) -> str | None:
+        """Return the first parameter whose bits are not the same on all engines."""
+        import hashlib
+
+        names = session.param_names()
+        digests = np.array(
+            [int.from_bytes(hashlib.blake2b(session.read_param(n).tobytes(), digest_size=7).digest(), "big")
+             for n in names], np.int64,
+        )  # fmt: skip
+        both = np.concatenate([digests, -digests])
+        self.comm.Allreduce(_in_place(), both, op=_maximum())
+        differ = np.flatnonzero(both[: len(names)] != -both[len(names) :])
+        return names[int(differ[0])] if differ.size else None
+
+
+def _groups(session: Session, buffers: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
+    """Cut the buffers into groups of about `PART_BYTES`: (buffer, elements) of each."""
+    group: list[tuple[int, int]] = []
+    nbytes = 0
+    for buffer in buffers:
+        size = int(np.prod(_shape(session, buffer)))
+        if group and nbytes + 4 * size > PART_BYTES:
+            yield group
+            group, nbytes = [], 0
+        group.append((buffer, size))
+        nbytes += 4 * size
+    if group:
+        yield group
+
+
+def _shape(session: Session, buffer: int) -> tuple[int, ...]:
+    known = len(session.loaded.plan.buffers)
+    if buffer < known:
+        return session.loaded.plan.buffers[buffer].shape
+    return session.updates.state_buffers[buffer - known].shape
+
+
+def _in_place() -> Any:
+    from mpi4py import MPI
+
+    return MPI.IN_PLACE
+
+
+def _maximum() -> Any:
+    from mpi4py import MPI
+
+    return MPI.MAX

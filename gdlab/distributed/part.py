@@ -1,0 +1,327 @@
+"""One engine's part of a run: its own batches, gradients that meet those of the others, the update everywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gdlab.base.errors import MissingInputError
+from gdlab.base.files import write_file
+from gdlab.base.types import Array
+from gdlab.base.words import listed
+from gdlab.distributed import feeds
+from gdlab.distributed.engine import device_name
+from gdlab.distributed.meeting import Meeting, Vote
+from gdlab.session import Session
+from gdlab.session.checkpoint import Snapshot
+from gdlab.session.run.conditions import parse_test
+from gdlab.session.run.lookout import Lookout
+
+EVERY = 0.2  # seconds between two reports
+LATE_STEPS = 20  # whose median says which engine is late
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run as all engines get it. `study`: a function that makes it, and its arguments, without weights. `inputs`:
+    those that were set beside the feed. `first`, `steps`: the steps (batches of one engine) that are made already, and
+    those that shall be; `base`: the number of the session's step that step 0 is. `state`: the checkpoint to begin from,
+    on the host of engine 0 (`state_bytes`: its content, where that is another host). `folder`: where engine 0 writes
+    checkpoints."""
+
+    key: str
+    study: tuple[Any, ...]
+    optimizer: Any
+    settings: Any
+    feed: feeds.Given
+    inputs: Mapping[str, Any]
+    first: int
+    steps: int
+    base: int
+    accumulate: int
+    check: int
+    save_steps: int
+    save_seconds: float
+    folder: str
+    state: str
+    state_bytes: bytes | None
+    until: str | None = None
+    mpi: bool = True
+
+
+@dataclass(slots=True)
+class Report:
+    """An engine's figures so far: steps made, seconds in steps, reductions and waiting, bytes, its own last loss, and
+    the median over the last updates of the time that its own step took."""
+
+    step: int = 0
+    seconds: float = 0.0
+    reducing: float = 0.0
+    waiting: float = 0.0
+    nbytes: int = 0
+    loss: float = float("nan")
+    median: float = 0.0
+    losses: int = 0
+    saved: str = ""
+
+
+@dataclass(slots=True)
+class Ended:
+    """An engine's end of a run: its figures; from engine 0 also the losses by update and the last checkpoint. `failed`:
+    the engines that raised; `differing`: the parameter that is not the same everywhere; `stopped`: by a person;
+    `condition`: why a condition ended the run."""
+
+    report: Report
+    losses: list[float] = field(default_factory=list)
+    checkpoint: str = ""
+    failed: tuple[int, ...] = ()
+    differing: str = ""
+    stopped: bool = False
+    condition: str = ""
+
+
+_KNOWN: dict[str, Session] = {}  # the session of the study that this engine ran last, by the study's key
+
+
+def run(job: Job) -> Ended:
+    """Run this engine's part; called on every engine at once."""
+    from mpi4py import MPI
+
+    meeting = Meeting(MPI.COMM_WORLD if job.mpi else MPI.COMM_SELF)
+    with stop_signal() as stop:
+        return _Part(job, meeting, stop).run()
+
+
+@contextlib.contextmanager
+def stop_signal() -> Iterator[threading.Event]:
+    """Turn an interrupt into a wish to stop at the end of a step."""
+    wish = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield wish
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: wish.set())
+    try:
+        yield wish
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class _Part:
+    """The part of one engine while it runs. Every engine makes the same collective calls in the same order, whatever
+    fails: an error is kept until all have voted."""
+
+    def __init__(self, job: Job, meeting: Meeting, stop: threading.Event) -> None:
+        self.job, self.meeting, self.stop = job, meeting, stop
+        self.report, self.losses = Report(step=job.first), list[float]()
+        self.recent: deque[float] = deque(maxlen=LATE_STEPS)
+        self.saved_at, self.saved_step, self.told_at = time.monotonic(), job.first, 0.0
+        self.error: BaseException | None = None
+        self.kept = [Path(job.state)] if job.first else []  # checkpoints of this run
+
+    def run(self) -> Ended:
+        session = self._attempt(self._session)
+        batches = self._attempt(lambda: self._batches())
+        outcome = self.meeting.vote(Vote(0.0, False, self.error is not None))
+        if self.error is not None:
+            raise self.error
+        if outcome.failed:
+            return Ended(self.report, failed=outcome.failed)
+        assert session is not None and batches is not None  # nobody failed
+        self._share_state(session)
+        if self.meeting.rank == 0 and self.job.first:
+            self.losses = np.load(Path(self.job.state).with_suffix(".npy")).tolist()
+        return self._steps(session, batches)
+
+    def _attempt(self, work: Any) -> Any:
+        """Return what `work` returns; keep its error for the vote."""
+        if self.error is not None:
+            return None
+        try:
+            return work()
+        except BaseException as error:
+            self.error = error
+            return None
+
+    # the beginning ----------------------------------------------------------------------------------------------------
+    def _session(self) -> Session:
+        """Return a session of the study, the one of the last run where that was of the same study."""
+        job = self.job
+        session = _KNOWN.get(job.key)
+        if session is None or session.closed:
+            for old in _KNOWN.values():
+                old.close()
+            _KNOWN.clear()
+            make, kind, graph, given, opening = job.study
+            study = make(kind, graph, {**given, "device": device_name()}, opening)
+            session = _KNOWN[job.key] = study.execution.session
+        session.updates.adopt("run", job.optimizer, job.settings)
+        session.updates.clear_sums()
+        session.values.unset_inputs |= set(session.values.places.inputs)  # what an earlier run has fed
+        for name, data in job.inputs.items():
+            session.set_input(name, data)
+        if self.meeting.rank == 0:
+            if job.state_bytes is not None:
+                Path(job.state).write_bytes(job.state_bytes)
+            session.load_checkpoint(job.state)
+        return session
+
+    def _batches(self) -> feeds.Batches:
+        session, meeting = _KNOWN[self.job.key], self.meeting
+        return feeds.batches_of(self.job.feed, session.loaded.plan.graph, meeting.rank, meeting.size)
+
+    def _share_state(self, session: Session) -> None:
+        """Give all engines parameters, moments and counter of engine 0."""
+        comm, root = self.meeting.comm, self.meeting.rank == 0
+        mine = session.snapshot() if root else None
+        head = None if mine is None else (
+            [(name, data.shape, data.dtype.str) for name, data in mine.tensors.items()], mine.adam_step, mine.adam,
+            dict(mine.states),
+        )  # fmt: skip
+        shapes, adam_step, adam, states = comm.bcast(head)
+        tensors = {}
+        for name, shape, dtype in shapes:
+            data = np.empty(shape, dtype) if mine is None else np.ascontiguousarray(mine.tensors[name])
+            comm.Bcast(data)
+            tensors[name] = data
+        if not root:
+            session.restore(Snapshot(tensors, adam_step, adam, states))
+        session.values.unset_parameters.have(session.param_names())
+
+    # the steps --------------------------------------------------------------------------------------------------------
+    def _steps(self, session: Session, batches: feeds.Batches) -> Ended:
+        job, made, condition = self.job, self.job.first, ""
+        updates, stopped, failed, differing = made // job.accumulate, False, tuple[int, ...](), ""
+        until = _Until(job.until, session, self.meeting)
+        while made < job.steps:
+            begin = time.perf_counter()
+            loss = self._attempt(lambda made=made: self._gradients(session, batches, made))
+            own = time.perf_counter() - begin
+            outcome = self.meeting.vote(Vote(np.nan if loss is None else loss, self.stop.is_set(), loss is None))
+            if outcome.failed:
+                failed = outcome.failed
+                break
+            self.meeting.reduce(session)
+            begin = time.perf_counter()
+            self._attempt(session.steps.make_update)
+            made, updates = made + job.accumulate, updates + 1
+            mean = float(np.mean(outcome.losses))
+            self.losses.append(mean)
+            own += time.perf_counter() - begin
+            self._count(made, own, float(loss))
+            if updates % job.check == 0 and self.meeting.size > 1:
+                differing = self.meeting.differing(session) or ""
+            condition = job.until or "" if until.holds(made, mean) else ""
+            stopped = outcome.stop
+            if stopped or differing or condition:
+                break
+            if self.meeting.rank == 0 and self._due(made):
+                self._attempt(lambda made=made: self._save(session, made))
+        self._tell(force=True)
+        if self.error is not None:
+            raise self.error
+        ended = Ended(self.report, failed=failed, differing=differing, stopped=stopped, condition=condition)
+        if self.meeting.rank == 0:
+            self.report.saved = ended.checkpoint = self._save(session, made)
+            ended.losses = self.losses
+        return ended
+
+    def _gradients(self, session: Session, batches: feeds.Batches, made: int) -> float:
+        """Make the steps of one update; return the mean of their losses."""
+        losses = []
+        for step in range(made, made + self.job.accumulate):
+            uploads = session.values.batch("feed", batches(step))
+            session.values.fed(buffer for buffer, _ in uploads)
+            if unset := session.unset_inputs:
+                raise MissingInputError("run", "feed", f"no value for {listed(unset)}", "one of every input")
+            number = self.job.base + step * self.meeting.size + self.meeting.rank
+            session.progress.draw_offset = number - session.progress.steps  # random numbers: those of one session
+            session.steps.make_gradients(uploads)
+            losses += [loss for _, loss in session.take_losses(True)]
+        return float(np.mean(losses)) if losses else 0.0
+
+    # reports and checkpoints ------------------------------------------------------------------------------------------
+    def _count(self, made: int, own: float, loss: float) -> None:
+        self.recent.append(own)
+        report = self.report
+        report.step, report.loss, report.losses = made, loss, len(self.losses)
+        report.seconds += own
+        report.reducing, report.waiting, report.nbytes = (
+            self.meeting.reducing, self.meeting.waiting, self.meeting.nbytes)  # fmt: skip
+        self._tell()
+
+    def _tell(self, force: bool = False) -> None:
+        if not force and time.monotonic() - self.told_at < EVERY:
+            return
+        self.told_at = time.monotonic()
+        self.report.median = statistics.median(self.recent) if self.recent else 0.0
+        from ipyparallel.datapub import publish_data
+
+        fields: Mapping[str, Any] = {name: getattr(self.report, name) for name in Report.__slots__}
+        publish_data({"report": dict(fields), "mean": self.losses[-1] if self.losses else float("nan")})
+
+    def _due(self, made: int) -> bool:
+        job = self.job
+        by_steps = job.save_steps and made - self.saved_step >= job.save_steps
+        return bool(by_steps or (job.save_seconds and time.monotonic() - self.saved_at >= job.save_seconds))
+
+    def _save(self, session: Session, made: int) -> str:
+        """Write a checkpoint with the losses so far, whole or not at all; the two newest are kept."""
+        folder = Path(self.job.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"step-{made:09d}.safetensors"
+        content = io.BytesIO()
+        np.save(content, np.asarray(self.losses))
+        write_file("run", path.with_suffix(".npy"), content.getvalue())
+        session.save_checkpoint(path)
+        self.kept = [*(old for old in self.kept if old != path), path]
+        for old in self.kept[:-2]:
+            for each in (old, old.with_suffix(".npy")):
+                with contextlib.suppress(OSError):
+                    os.unlink(each)
+        self.kept = self.kept[-2:]
+        self.saved_at, self.saved_step, self.report.saved = time.monotonic(), made, str(path)
+        return str(path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """The values that the condition reads: the session's of this engine, and the mean loss of all."""
+
+    lookout: Lookout
+    step_count: int
+    loss: float
+
+    def read_loss(self) -> float:
+        """Return the mean loss."""
+        return self.loss
+
+    def read_tensor(self, name: str) -> Array:
+        """Return the newest value of a tensor."""
+        return self.lookout.newest(name, self.step_count, -1)
+
+
+class _Until:
+    """The condition that ends a run: engine 0 looks, and tells the others."""
+
+    def __init__(self, text: str | None, session: Session, meeting: Meeting) -> None:
+        self.meeting, self.lookout = meeting, Lookout(session)
+        self.test = None if text is None else parse_test(text, session)
+
+    def holds(self, step: int, loss: float) -> bool:
+        """Whether the run ends here; the same on every engine."""
+        if self.test is None:
+            return False
+        here = self.meeting.rank == 0 and self.test.holds(_Subject(self.lookout, step, loss))
+        return bool(self.meeting.comm.bcast(here))

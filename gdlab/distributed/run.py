@@ -1,0 +1,365 @@
+"""Run one study on all engines of a cluster: `study.run(1000, feed=feed, adam=1e-3, on=cluster)`."""
+
+from __future__ import annotations
+
+import re
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gdlab.base.errors import ArgumentError, EngineLostError, SessionError
+from gdlab.base.words import duration, grid, nbytes, plural, sig, whole
+from gdlab.distributed import feeds, part
+from gdlab.distributed.clusters import Cluster, Engine
+from gdlab.distributed.engine import host_name
+from gdlab.distributed.part import Ended, Job, Report
+from gdlab.session.updates import UpdateSettings
+from gdlab.study.study import Study
+
+POLL, LOOK = 0.05, 0.25  # seconds between two looks for the end, and two looks for dead engines
+LATE, LEAST = 1.5, 1e-3  # times the median of all engines, and at least so many seconds more
+DIED = re.compile(r"process rank (\d+) .*?exited on", re.S)
+EVERY = re.compile(r"(\d+(?:\.\d+)?)\s*s")
+
+
+@dataclass(slots=True)
+class Row:
+    """An engine's row of a run: its figures so far; `late`: its own steps take more than 1.5 times the median."""
+
+    engine: Engine
+    report: Report = field(default_factory=Report)
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """An engine that ended in step `step` + 1, and the step from which the run was taken up again."""
+
+    engine: int
+    host: str
+    step: int
+    again: int
+
+
+@dataclass(slots=True)
+class DistributedRun:
+    """A run over engines, under way or over: a row per engine, the mean loss of all engines after each update.
+
+    `state`: `running`, `done`, `stopped`, `condition` or `failed`. `lost`: engines that ended, after which the set
+    was started again. `checkpoint`: the newest one.
+    """
+
+    name: str
+    wanted: int
+    rows: list[Row]
+    folder: str
+    state: str = "running"
+    losses: list[float] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
+    checkpoint: str = ""
+    seconds: float = 0.0
+
+    @property
+    def step(self) -> int:
+        """Return the steps that every engine has made."""
+        return min((row.report.step for row in self.rows), default=0)
+
+    def __repr__(self) -> str:
+        return f"<DistributedRun: {self.state}, {plural(self.step, 'step')} on {plural(len(self.rows), 'engine')}>"
+
+    def table(self) -> list[tuple[str, ...]]:
+        """Return a head and a row per engine."""
+        head = ("engine", "host", "device", "steps", "in steps", "in reduction", "waiting", "reduced", "loss", "")
+        return [head, *(_cells(row) for row in self.rows)]
+
+    def words(self) -> list[str]:
+        """Return a sentence per engine, and one per engine that was lost: the notes of the session's view."""
+        lines = [
+            f"engine {e.engine} on {e.host} ended in step {e.step + 1}: started again from step {e.again}"
+            for e in self.lost
+        ]
+        for row in self.rows:
+            rank, host, device, steps, own, reducing, waiting, reduced, loss, late = _cells(row)
+            text = f"engine {rank} on {host}, {device}: {steps} steps, {own} in steps, {reducing} in reduction of "
+            lines.append(f"{text}{reduced}, {waiting} waiting; loss {loss}{', late' if late else ''}")
+        return lines
+
+    def __str__(self) -> str:
+        head, *rows = self.table()
+        lines = [f"{self.name}: {self.state}, {whole(self.step)} of {plural(self.wanted, 'step')}, "
+                 f"{duration(self.seconds)}; checkpoints in {self.folder}"]  # fmt: skip
+        lines += self.words()[: len(self.lost)]
+        return "\n".join([*lines, *grid(head, rows, right=(0, 3, 4, 5, 6, 7, 8))])
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        from html import escape
+
+        head, *rows = self.table()
+        cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+        lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        caption = escape(str(self).split("\n", 1)[0])
+        return {
+            "text/plain": str(self),
+            "text/html": f"<table><caption>{caption}</caption><tr>{cells}</tr>{lines}</table>",
+        }
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    r, e = row.report, row.engine
+    return (
+        str(e.rank), e.host, e.device, whole(r.step), duration(r.seconds), duration(r.reducing), duration(r.waiting),
+        nbytes(r.nbytes), sig(r.loss), "late" if row.late else "",
+    )  # fmt: skip
+
+
+Watcher = Callable[[DistributedRun], None]
+
+
+def run_on(
+    cluster: Cluster, study: Study, steps: int, *, feed: Any = None, sgd: float | None = None,
+    adam: float | None = None, init: int | None = None, until: str | None = None, accumulate: int = 1,
+    check: int = 100, resume: int = 0, save_every: int | str = "30s", store: str | Path | None = None,
+    watch: Watcher | None = None,
+) -> DistributedRun:  # fmt: skip
+    """Make `steps` steps of the study on every engine, the gradients of each `accumulate` steps averaged over all
+    engines; then engine 0's parameters, moments and counters are the study's. `watch` is called about five times per
+    second."""
+    cluster.check_open("run")
+    _checked(cluster, study, steps, accumulate, check, resume)
+    saves = _saves(save_every)
+    given = feeds.to_send(study.execution.opening.feed if feed is None else feed)
+    study.prepare(sgd=sgd, adam=adam, init=init)
+    study.runner.refuse_while_running("a run on a cluster")
+    study.check_ready(feed=True)
+    if until is not None:
+        study.runner.set_until(until)  # refuses what cannot be read
+        study.runner.set_until(None)
+    folder = Path(store) if store is not None else Path(tempfile.mkdtemp(prefix="gdlab-run-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    start = folder / f"start-{time.time_ns()}.safetensors"
+    study.session.save_checkpoint(start)
+    job = _job(study, given, steps, accumulate, check, saves, str(folder), str(start), until, cluster)
+    run = DistributedRun(study.name, steps, [Row(engine) for engine in cluster.engines], str(folder))
+    begin = time.perf_counter()
+    try:
+        ended, interrupted = _to_end(cluster, job, run, resume, watch)
+        run.seconds = time.perf_counter() - begin
+        _adopt(cluster, study, job, run, ended)
+    finally:
+        start.unlink(missing_ok=True)
+    if watch is not None:
+        watch(run)
+    if interrupted:
+        raise KeyboardInterrupt
+    return run
+
+
+def _checked(cluster: Cluster, study: Study, steps: int, accumulate: int, check: int, resume: int) -> None:
+    for name, value, least in (("steps", steps, 0), ("accumulate", accumulate, 1), ("check", check, 1),
+                               ("resume", resume, 0)):  # fmt: skip
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+            raise ArgumentError("run", name, repr(value), f"an int ≥ {least}")
+    if steps % accumulate:
+        raise ArgumentError("run", "steps", f"{steps} with accumulate={accumulate}", "a multiple of accumulate")
+    if not study.train:
+        raise SessionError(f"graph {study.name}", "on", "a study for inference", "train=True: gradients meet")
+    if cluster.kind != "mpi" and len(cluster) > 1:
+        raise SessionError("run", "on", f"{len(cluster)} engines without MPI", 'cluster(engines="mpi")')
+    if resume and not cluster.owned:
+        raise ArgumentError("run", "resume", f"{resume} on engines that ran before", "engines that cluster() started")
+
+
+def _saves(given: int | str) -> tuple[int, float]:
+    """Return the steps and the seconds after which a checkpoint is due; 0: never."""
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        return given, 0.0
+    found = EVERY.fullmatch(given) if isinstance(given, str) else None
+    if found is None or float(found[1]) <= 0:
+        raise ArgumentError("run", "save_every", repr(given), 'a number of steps, or seconds such as "30s"')
+    return 0, float(found[1])
+
+
+def _job(
+    study: Study, given: feeds.Given, steps: int, accumulate: int, check: int, saves: tuple[int, float], folder: str,
+    start: str, until: str | None, cluster: Cluster,
+) -> Job:  # fmt: skip
+    """Return the run as it is sent to the engines."""
+    made, (kind, graph, options, _) = study.__reduce__()
+    session = study.session
+    inputs = {n: session.read_input(n) for n in session.input_names() if n not in session.unset_inputs}
+    settings: UpdateSettings = replace(session.updates.settings, accumulate=accumulate)
+    return Job(
+        study.key, (made, kind, graph, {**options, "weights": {}}, _without(study)), session.optimizer, settings,
+        given, inputs, 0, int(steps), session.step_count,
+        int(accumulate), int(check), *saves, folder, start, None, until,
+        cluster.kind == "mpi",
+    )  # fmt: skip
+
+
+def _without(study: Study) -> Any:
+    """Return an opening with neither feed nor update: the job has both."""
+    return type(study.execution.opening)()
+
+
+# waiting --------------------------------------------------------------------------------------------------------------
+def _to_end(
+    cluster: Cluster, job: Job, run: DistributedRun, resume: int, watch: Watcher | None
+) -> tuple[list[Ended], bool]:
+    """Run, and where an engine is lost begin again from the last checkpoint, at most `resume` times."""
+    given = job.feed
+    while True:
+        try:
+            return _once(cluster, replace(job, feed=_placed(cluster, given)), run, watch)
+        except EngineLostError as error:
+            if len(run.lost) >= resume:
+                run.state = "failed"
+                raise
+            if watch is not None:
+                watch(run)
+            cluster.restart()
+            if error.saved is not None:
+                job = replace(job, first=_step_of(Path(error.saved)), state=error.saved)
+            run.lost.append(Lost(error.engine, error.host, error.step, job.first))
+            run.rows = [Row(engine) for engine in cluster.engines]
+
+
+def _placed(cluster: Cluster, given: feeds.Given) -> feeds.Given:
+    """Send what the feed needs: a loader's arrays once per host, a function's globals to every engine."""
+    if given.modules or given.names:
+        view = cluster.view
+        if given.modules:
+            view.execute("\n".join(f"import {module} as {name}" for name, module in given.modules), block=True)
+        view.push(dict(given.names), block=True)
+        return replace(given, names=(), modules=())
+    if given.loader is None:
+        return given
+    hosts = {engine.host: engine.id for engine in reversed(cluster.engines)}
+    folders = {cluster.client[id].apply_sync(feeds.keep_loader, given.loader[0]) for id in hosts.values()}
+    if len(folders) > 1:
+        raise SessionError("run", "feed", f"a DataLoader on {len(hosts)} hosts", "feed(step, engine, engines)")
+    return feeds.in_folder(given, folders.pop())
+
+
+def _once(cluster: Cluster, job: Job, run: DistributedRun, watch: Watcher | None) -> tuple[list[Ended], bool]:
+    """Run once on all engines, and watch them until they have ended."""
+    if cluster.engines[0].host != host_name():
+        job = replace(job, state_bytes=Path(job.state).read_bytes())
+    result = cluster.view.apply_async(part.run, job)
+    interrupted, looked, shown = False, 0.0, 0.0
+    while not result.ready():
+        try:
+            result.wait(POLL)
+            now = time.monotonic()
+            _heard(run, result.data)
+            if now - looked > LOOK:
+                looked = now
+                if cluster.died():
+                    _lost(cluster, run, job)
+            if watch is not None and now - shown > 0.2:
+                shown = now
+                watch(run)
+        except KeyboardInterrupt:
+            interrupted = True
+            cluster.client.send_signal(signal.SIGINT, [cluster.engines[0].id])
+    _heard(run, result.data)
+    if job.feed.loader is not None:
+        cluster.client[cluster.engines[0].id].apply_sync(feeds.drop_loader, job.feed.loader[0])
+    return _ended(cluster, result, run, job), interrupted
+
+
+def _heard(run: DistributedRun, data: Any) -> None:
+    """Take over the figures that engines have published, and say who is late."""
+    for row, told in zip(run.rows, data if isinstance(data, list) else [data], strict=False):
+        if told and "report" in told:
+            row.report = Report(**told["report"])
+    medians = [row.report.median for row in run.rows if row.report.losses >= part.LATE_STEPS]
+    if len(medians) == len(run.rows) > 1:
+        usual = float(np.median(medians)) if len(medians) > 2 else min(medians)
+        for row in run.rows:
+            row.late = row.report.median > max(LATE * usual, usual + LEAST)
+
+
+def _lost(cluster: Cluster, run: DistributedRun, job: Job) -> None:
+    """Raise `EngineLostError` of the engine that ended first."""
+    deadline = time.monotonic() + 2
+    while (named := DIED.search(cluster.log())) is None and time.monotonic() < deadline:
+        time.sleep(POLL)  # until mpiexec has said which one it was
+    dead = cluster.died()
+    rank = int(named[1]) if named and int(named[1]) < len(cluster) else dead[0].rank
+    engine, saved = cluster.engines[rank], _newest(run.folder, job)
+    step = max(run.rows[rank].report.step, 0 if saved is None else _step_of(saved))
+    words = "nothing yet" if saved is None else f"step {_step_of(saved)} in {saved}"
+    owned = "resume=1 starts the engines again and goes on from there" if cluster.owned else "new engines"
+    raise EngineLostError(
+        "run", f"engine {rank} on {engine.host}", f"its end in step {step + 1}; saved: {words}", owned,
+        engine=rank, host=engine.host, step=step, saved=None if saved is None else str(saved),
+    )  # fmt: skip
+
+
+def _newest(folder: str, job: Job) -> Path | None:
+    """Return the newest checkpoint of this run whose losses lie beside it."""
+    found = sorted(Path(folder).glob("step-*.safetensors"))
+    found = [p for p in found if p.with_suffix(".npy").exists() and p.stat().st_mtime_ns >= _begun(job)]
+    return max(found, key=lambda p: p.stat().st_mtime_ns, default=None)
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.stem.partition("-")[2])
+
+
+def _begun(job: Job) -> int:
+    path = Path(job.state)
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
+def _ended(cluster: Cluster, result: Any, run: DistributedRun, job: Job) -> list[Ended]:
+    """Return what the engines said at their end; raise the error of those that failed."""
+    answers: Sequence[Any] = result.get(return_exceptions=True)
+    errors = [(k, a) for k, a in enumerate(answers) if isinstance(a, BaseException)]
+    if errors:
+        run.state = "failed"
+        if cluster.died():
+            _lost(cluster, run, job)
+        first, error = errors[0]
+        told: Any = error  # ipyparallel's RemoteError shows this text as its traceback
+        words = [f"{getattr(a, 'ename', type(a).__name__)}: {getattr(a, 'evalue', a)}" for _, a in errors]
+        same = [
+            f"engine {k} on {cluster.engines[k].host}: {'the same' if said == words[0] else said}"
+            for (k, _), said in zip(errors[1:], words[1:], strict=True)
+        ]
+        told.traceback = "\n".join([f"{told.traceback}", f"engine {first} on {cluster.engines[first].host}", *same])
+        raise error
+    return list(answers)
+
+
+def _adopt(cluster: Cluster, study: Study, job: Job, run: DistributedRun, ended: list[Ended]) -> None:
+    """Load engine 0's state into the study's session, and count its steps."""
+    first = ended[0]
+    for row, each in zip(run.rows, ended, strict=True):
+        row.report = each.report
+    path = Path(first.checkpoint)
+    if cluster.engines[0].host != host_name():
+        content = cluster.client[cluster.engines[0].id].apply_sync(Path.read_bytes, path)
+        path = Path(run.folder) / path.name
+        path.write_bytes(content)
+    study.session.load_checkpoint(path)
+    run.checkpoint, run.losses = str(path), first.losses
+    made = first.report.step
+    base = job.base
+    losses = [(base + (k + 1) * job.accumulate, loss) for k, loss in enumerate(first.losses)]
+    study.runner.adopt_steps(made, losses)
+    for line in run.words():
+        study.runner.log.add(base + made, "note", line)
+    study.execution.rev += 1
+    run.state = "stopped" if first.stopped else "condition" if first.condition else "done"
+    if first.differing:
+        run.state = "failed"
+        given = f"different values on the engines after step {made}"
+        wanted = "the same bits everywhere: engines of one kind of device"
+        raise SessionError("run", f"parameter {first.differing}", given, wanted)

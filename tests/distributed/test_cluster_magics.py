@@ -1,0 +1,55 @@
+"""`%graph_cluster` and `%graph_run NAME N --on cluster`, in a shell of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from engines import batches, regression
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from machine import needs
+
+from gdlab.study.study import Study
+
+
+@pytest.fixture
+def shell() -> Iterator[Any]:
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance(colors="nocolor")
+    shell.run_line_magic("load_ext", "gdlab")
+    yield shell
+    shell.run_line_magic("unload_ext", "gdlab")
+    for value in list(shell.user_ns.values()):
+        if isinstance(value, Study):
+            value.close()
+    InteractiveShell.clear_instance()
+
+
+def said(shell: Any, text: str) -> str:
+    """What a cell prints and displays as text."""
+    with capture_output() as out:
+        shell.run_cell(text, store_history=True)
+    return out.stdout + out.stderr + "".join(str(o.data.get("text/plain", "")) for o in out.outputs)
+
+
+def test_a_cluster_begins_runs_and_ends_by_magics(shell: Any) -> None:
+    """One engine, which is enough for words; without MPI, which starts sooner."""
+    needs("mpi")
+    assert said(shell, "%graph_cluster") == (
+        "UsageError: %graph_cluster: cluster: given no such variable, wanted a cluster: %graph_cluster start\n"
+    )
+    try:
+        shown = said(shell, "%graph_cluster start -n 1 --engines local --as few")
+        assert "<Cluster: 1 engine on 1 host, cpu>" in shown and "no hardware adapter answers" in shown
+        assert "wanted %graph_cluster stop first" in said(shell, "%graph_cluster start --as few")
+        assert "1 engine on 1 host" in said(shell, "%graph_cluster --as few")
+        shell.user_ns |= {"net": regression(), "data": batches(40)}
+        text = said(shell, "%graph_run net 20 --feed data --init 0 --sgd 0.05 --on few")
+        assert shell.user_ns["net"].session.step_count == 20
+        assert "net: done, 20 of 20 steps" in text and "in reduction" in text
+        assert "wanted a cluster: %graph_cluster start" in said(shell, "%graph_run net 5 --on data")
+    finally:
+        assert "closed>" in said(shell, "%graph_cluster stop --as few")
+    assert "run: cluster: given a closed one" in said(shell, "%graph_run net 5 --feed data --on few")

@@ -1,0 +1,314 @@
+"""One run on two engines is one session that accumulates over the same batches; what happens when an engine fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from engines import batches, gone, in_notebook, loader, one_session, regression
+from machine import needs
+from places import REPO
+
+from gdlab.base.errors import ArgumentError, DistributedUnavailableError, EngineLostError, SessionError
+from gdlab.distributed import Cluster, cluster, clusters
+from gdlab.distributed.engine import take_device
+from gdlab.distributed.run import DistributedRun
+from gdlab.view.text.twin import twin
+
+BATCHES = batches(40)
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Cluster]:
+    needs("mpi")
+    with cluster(2, timeout=120) as made:
+        yield made
+        pids = [p.pid for p in psutil.Process().children(recursive=True)]
+    assert len(pids) >= 4 and gone(pids, 5) is not None
+
+
+def relative(found: Any, wanted: Any) -> float:
+    found, wanted = np.asarray(found), np.asarray(wanted)
+    return float(np.max(np.abs(found - wanted) / np.abs(wanted)))
+
+
+@in_notebook
+def by_engine(step: int, engine: int, engines: int) -> dict[str, Any]:
+    return batch_of(step * engines + engine)
+
+
+@in_notebook
+def batch_of(number: int) -> dict[str, Any]:
+    return BATCHES[number % len(np.arange(40))]
+
+
+# the cluster ----------------------------------------------------------------------------------------------------------
+def test_a_cluster_tells_its_engines(two: Cluster) -> None:
+    assert len(two) == 2 and [e.rank for e in two.engines] == [0, 1]
+    assert repr(two) == "<Cluster: 2 engines on 1 host, cpu ×2>"
+    head, *rows = two.rows()
+    assert head[:4] == ("engine", "host", "process", "device") and len(rows) == 2
+    assert rows[1][2] == str(two.view.apply_sync(os.getpid)[1]) and "no hardware adapter answers" in rows[1][4]
+    threads = two.view.apply_sync(os.getenv, "OPENBLAS_NUM_THREADS")
+    assert threads == [str(max(1, (os.cpu_count() or 1) // 2))] * 2
+    html = two._repr_mimebundle_()["text/html"]
+    assert html.count("<tr>") == 3 and "cpu ×2" in html
+
+
+# exactness ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("rule", [{"sgd": 0.05}, {"adam": 1e-2}])
+def test_two_engines_are_one_session_that_accumulates(two: Cluster, rule: dict[str, float]) -> None:
+    study, other = regression(), regression()
+    run = study.run(100, feed=list(BATCHES * 5), init=0, on=two, **rule)
+    losses = one_session(other, 100, BATCHES * 5, 2, init=0, **rule)
+    assert len(run.losses) == 100 and relative(run.losses, losses) <= 1e-5
+    for name in "wbv":
+        np.testing.assert_allclose(study.session.read_param(name), other.session.read_param(name), rtol=1e-5, atol=1e-7)
+    assert study.session.step_count == 100 and study.session.adam_step_count() == (100 if "adam" in rule else 0)
+    assert study.runner.losses[-1] == (100, run.losses[-1]) and run.state == "done"
+    notes = [event.text for event in study.runner.events if event.text.startswith("engine ")]
+    assert [note[: len("engine 0 on ")] for note in notes] == ["engine 0 on ", "engine 1 on "]
+    assert "100 steps" in notes[1] and notes[1] in twin(study.doc, "session")
+    study.run(1, feed=BATCHES[0])  # the session goes on by itself
+    assert study.runner.losses[-1][0] == 101
+
+
+def test_accumulation_and_random_numbers_are_those_of_one_session(two: Cluster) -> None:
+    """`accumulate=5` on two engines is 10 in one session; clipping sees the mean; dropout masks differ by engine."""
+    study, other = regression(dropout=True), regression(dropout=True)
+    for each in (study, other):
+        each.session.set_grad_clip_norm(0.05)
+    run = study.run(20, feed=by_engine, init=0, sgd=0.5, on=two, accumulate=5)
+    losses = one_session(other, 4, BATCHES, 10, init=0, sgd=0.5)
+    assert len(run.losses) == 4 and relative(run.losses, losses) <= 1e-5
+    assert {row.report.nbytes for row in run.rows} == {4 * 4 * (16 * 32 + 32 + 32 * 4)}
+    with pytest.raises(ArgumentError, match=r"^run: steps: given 7 with accumulate=2, wanted a multiple of accumulate"):
+        study.run(7, on=two, accumulate=2)
+
+
+def test_on_adapters_the_losses_are_those_of_cpu(two: Cluster) -> None:
+    """Parts of 1 KB, so that several are under way; sums of gradients, so that the update begins behind them."""
+    needs("lavapipe")
+    study, other = regression(), regression()
+    two.view.apply_sync(take_device, "wgpu")
+    two.view.apply_sync(set_part, 1 << 10)
+    try:
+        run = study.run(20, feed=list(BATCHES), init=0, adam=1e-2, on=two, accumulate=2)
+    finally:
+        two.view.apply_sync(take_device, "cpu")
+        two.view.apply_sync(set_part, 16 << 20)
+    assert relative(run.losses, one_session(other, 10, BATCHES, 4, init=0, adam=1e-2)) <= 2e-4
+
+
+@in_notebook
+def set_part(nbytes: int) -> None:
+    from gdlab.distributed import meeting
+
+    meeting.PART_BYTES = nbytes
+
+
+def test_an_epoch_of_a_loader_is_shared_out(two: Cluster) -> None:
+    """Nine batches: each engine gets four of an epoch, none twice, and the ninth is left out."""
+    study, other, data = regression(), regression(), loader(9)
+    before = set(Path(tempfile.gettempdir()).glob("gdlab-feed-*"))
+    run = study.run(8, feed=data, init=0, sgd=0.05, on=two)
+    assert set(Path(tempfile.gettempdir()).glob("gdlab-feed-*")) <= before
+    order = []
+    for epoch in range(2):
+        data.shuffle(epoch)
+        order += [dict(b.tensors) for b in data][:8]
+    assert relative(run.losses, one_session(other, 8, order, 2, init=0, sgd=0.05)) <= 1e-5
+
+
+def test_random_batches_differ_by_engine_and_a_condition_ends_the_run(two: Cluster) -> None:
+    study = regression()
+    run = study.run(60, feed="random:3", init=0, sgd=0.05, on=two, until="loss < 0.8")
+    assert run.state == "condition" and run.losses[-1] < 0.8 <= run.losses[-2]
+    assert run.rows[0].report.loss != run.rows[1].report.loss
+
+
+def test_the_example_of_the_page_runs(two: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (REPO / "docs" / "distributed.md").read_text("utf-8")
+    example = page.partition("```python\n")[2].partition("```")[0]
+    names: dict[str, Any] = {"__name__": "__main__", "two": two}
+    exec(example.replace("with cluster(n=2) as two:", "if two:"), names)
+    shown = capsys.readouterr().out
+    assert "<Cluster: 2 engines on 1 host" in shown and "net: done, 200 of 200 steps" in shown
+    assert names["study"].session.step_count == 200
+
+
+# refusals and errors --------------------------------------------------------------------------------------------------
+def test_engines_that_differ_stop_the_run(two: Cluster) -> None:
+    study = regression()
+
+    @in_notebook
+    def spoiled(step: int, engine: int, engines: int) -> Any:
+        if step == 3 and engine == 1:
+            from gdlab.distributed import part
+
+            (session,) = part._KNOWN.values()
+            session.set_parameter("b", session.read_param("b") + 1)
+        return BATCHES[0]
+
+    with pytest.raises(SessionError, match=r"^run: parameter b: given different values on the engines after step 4"):
+        study.run(20, feed=spoiled, init=0, sgd=0.05, on=two, check=2)
+    assert study.session.step_count == 4
+
+
+def test_the_error_of_a_feed_is_shown_once_and_the_cluster_goes_on(two: Cluster) -> None:
+    study = regression()
+
+    @in_notebook
+    def feed(step: int, engine: int, engines: int) -> Any:
+        if step == 5 and engine == 1:
+            raise ValueError("the fifth batch is gone")
+        return BATCHES[0]
+
+    with pytest.raises(Exception, match="the fifth batch is gone") as caught:
+        study.run(20, feed=feed, init=0, sgd=0.05, on=two)
+    traceback = str(caught.value.traceback)  # type: ignore[attr-defined]
+    assert traceback.endswith(f"the fifth batch is gone\nengine 1 on {two.engines[1].host}")
+    with pytest.raises(Exception, match="no value for y") as caught:
+        study.run(4, feed=in_notebook(lambda step: {"x": BATCHES[0]["x"]}), init=0, sgd=0.05, on=two)
+    assert str(caught.value.traceback).endswith(f"engine 1 on {two.engines[1].host}: the same")  # type: ignore[attr-defined]
+    assert study.run(3, feed=BATCHES, on=two).state == "done"
+
+
+def test_what_cannot_be_is_refused_before_anything_runs(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = regression()
+    with pytest.raises(ArgumentError, match="wanted feed\\(step, engine, engines\\)"):
+        study.run(5, feed=lambda a, b: {}, init=0, on=two)
+    with pytest.raises(ArgumentError, match='wanted a number of steps, or seconds such as "30s"'):
+        study.run(5, feed=BATCHES, on=two, save_every="soon")
+    monkeypatch.setattr("gdlab.distributed.feeds.MOST_BYTES", 1000)
+    with pytest.raises(ArgumentError, match="give a feed that loads on the engine"):
+        study.run(5, feed=loader(4), on=two)
+    described = [clusters.Description(0, "a", 1, clusters.remote.versions(), (), 1, 0)]
+    older = replace(described[0], versions=(("gdlab", "0.0.1"), *described[0].versions[1:]))
+    clusters.check_versions(described)
+    with pytest.raises(SessionError, match=r"^cluster: engine 0 on a: given gdlab 0\.0\.1, numpy .* as here"):
+        clusters.check_versions([older])
+
+
+def test_without_its_packages_every_name_tells_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = r'wanted pip install "gdlab\[distributed\]"'
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "ipyparallel", None)
+        for settings in ({"n": 2}, {"profile": "slurm"}, {"engines": "local"}):
+            with pytest.raises(
+                DistributedUnavailableError, match=f"^cluster: ipyparallel: given not installed, {command}$"
+            ):
+                cluster(**settings)
+    needs("mpi")
+    with monkeypatch.context() as patch:
+        patch.setattr("gdlab.distributed.clusters.shutil.which", lambda *_, **__: None)
+        with pytest.raises(DistributedUnavailableError, match=f"^cluster: mpiexec: given none on the path, {command}"):
+            cluster(2)
+
+
+def test_engines_that_do_not_start_are_quoted() -> None:
+    needs("mpi")
+    before = {p.pid for p in psutil.Process().children(recursive=True)}
+    with pytest.raises(SessionError, match=r"^cluster: 1 engine: given TimeoutError after at most 0\.01 s; their log"):
+        cluster(1, engines="local", timeout=0.01)
+    assert gone([p.pid for p in psutil.Process().children(recursive=True) if p.pid not in before], 5) is not None
+
+
+def test_engines_of_a_host_share_its_adapters() -> None:
+    one = clusters.Description(0, "a", 1, (), ((0, "H200"), (1, "H200")), 4, 0)
+    hosts = [
+        one,
+        replace(one, rank=1, host="b"),
+        replace(one, rank=2),
+        replace(one, rank=3),
+        replace(one, rank=4, host="c", adapters=()),
+    ]
+    assert [device for device, _, _ in clusters.place(hosts)] == ["wgpu:0", "wgpu:0", "wgpu:1", "wgpu:0", "cpu"]
+    assert clusters.place([one], ["cpu"]) == [("cpu", "asked for by devices=", "")]
+
+
+# interrupts and deaths ------------------------------------------------------------------------------------------------
+@in_notebook
+def slowly(step: int) -> Any:
+    time.sleep(0.01)
+    return BATCHES[step % 40]
+
+
+def when(run_at: int, act: Any) -> Any:
+    """Return a watcher that acts once when the run has made so many steps."""
+    done: list[int] = []
+
+    def watch(run: DistributedRun) -> None:
+        if not done and run.step >= run_at:
+            done.append(run.step)
+            act()
+
+    return watch
+
+
+def test_an_interrupt_stops_all_engines_and_keeps_their_state(two: Cluster) -> None:
+    study, other = regression(), regression()
+    act = lambda: threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()  # noqa: E731
+    with pytest.raises(KeyboardInterrupt):
+        study.run(10_000, feed=slowly, init=0, sgd=0.05, on=two, watch=when(10, act))
+    made = study.session.step_count
+    assert 10 <= made < 5000
+    losses = one_session(other, made, lambda step: BATCHES[step % 40], 2, init=0, sgd=0.05)
+    assert relative([loss for _, loss in study.runner.losses], losses) <= 1e-5
+    assert study.run(3, feed=BATCHES, on=two).state == "done"
+
+
+def test_a_run_goes_on_after_the_death_of_an_engine_where_it_may(two: Cluster, tmp_path: Path) -> None:
+    study, other, steps = regression(), regression(), 150
+    kill = lambda rank: os.kill(two.engines[rank].pid, signal.SIGKILL)  # noqa: E731
+    settings = {"feed": slowly, "adam": 1e-2, "on": two, "save_every": 20}
+    run = study.run(steps, init=0, resume=2, store=tmp_path, watch=when(50, lambda: kill(1)), **settings)
+    (lost,) = run.lost
+    assert (
+        (lost.engine, lost.host) == (1, two.engines[1].host) and lost.step >= lost.again >= 40 and lost.again % 20 == 0
+    )
+    assert run.state == "done" and f"engine 1 on {lost.host} ended in step {lost.step + 1}: started again" in str(run)
+    assert relative(run.losses, one_session(other, steps, lambda k: BATCHES[k % 40], 2, init=0, adam=1e-2)) <= 1e-5
+    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".npy"] * 3 + [".safetensors"] * 3
+
+    died: list[float] = []
+    act = lambda: (died.append(time.monotonic()), kill(0))  # noqa: E731
+    before = study.session.read_param("w")
+    with pytest.raises(EngineLostError) as caught:  # without resume; the last test of this cluster
+        study.run(5000, store=tmp_path, watch=when(50, act), **settings)
+    assert time.monotonic() - died[0] < 5
+    error = caught.value
+    assert (error.engine, error.host) == (0, two.engines[0].host) and error.step >= 50
+    assert error.saved is not None and Path(error.saved).parent == tmp_path and "resume=1" in str(error)
+    assert study.session.step_count == steps and np.array_equal(study.session.read_param("w"), before)
+
+
+ALONE = """
+import sys, time
+import psutil
+from gdlab.distributed import cluster
+made = cluster(1, timeout=120)
+print(*(p.pid for p in psutil.Process().children(recursive=True)), flush=True)
+time.sleep(600)
+"""
+
+
+def test_engines_end_with_the_process_that_started_them() -> None:
+    needs("mpi")
+    with subprocess.Popen([sys.executable, "-c", ALONE], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pids = [int(word) for word in owner.stdout.readline().split()]
+        owner.kill()
+    assert len(pids) >= 4 and gone(pids, 10) is not None

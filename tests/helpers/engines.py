@@ -1,0 +1,75 @@
+"""Small studies for runs on engines, and the processes that must be gone after a test."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import gdlab as gd
+from gdlab.train.data import DataLoader, InputStream
+
+ROWS, WIDTH, HIDDEN, OUT = 8, 16, 32, 4
+
+
+def regression(name: str = "net", device: str = "cpu", dropout: bool = False) -> gd.Study:
+    """Return a study of a network of two layers with a squared loss."""
+    with gd.Graph() as graph:
+        x, y = gd.input("x", (ROWS, WIDTH)), gd.input("y", (ROWS, OUT))
+        w, b, v = gd.parameter("w", (WIDTH, HIDDEN)), gd.parameter("b", (HIDDEN,)), gd.parameter("v", (HIDDEN, OUT))
+        h = (x @ w + b).relu()
+        error = (gd.dropout(h, 0.5) if dropout else h) @ v - y
+        graph.output((error * error).mean_all())
+    return gd.Study(graph, train=True, name=name, device=device)
+
+
+def batches(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Return different batches for `regression`."""
+    rng = np.random.default_rng(seed)
+    return [
+        {"x": rng.standard_normal((ROWS, WIDTH)).astype(np.float32),
+         "y": rng.standard_normal((ROWS, OUT)).astype(np.float32)}
+        for _ in range(count)
+    ]  # fmt: skip
+
+
+def loader(count: int, seed: int = 0) -> DataLoader:
+    """Return a loader of `count` batches for `regression`."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((count * ROWS, WIDTH)).astype(np.float32)
+    y = rng.standard_normal((count * ROWS, OUT)).astype(np.float32)
+    return DataLoader.with_streams([InputStream("x", x, WIDTH), InputStream("y", y, OUT)], ROWS)
+
+
+def one_session(study: gd.Study, steps: int, feed: Any, accumulate: int, **settings: Any) -> np.ndarray[Any, Any]:
+    """Run in one session that accumulates; return the mean loss of each update."""
+    study.prepare(**settings)
+    study.session.set_grad_accumulate(accumulate)
+    study.run(steps * accumulate, feed=feed)
+    return np.array([loss for _, loss in study.runner.losses]).reshape(-1, accumulate).mean(1)
+
+
+def in_notebook(function: Any) -> Any:
+    """Decorator: the function counts as one of a notebook, so that it is sent with the globals that it reads."""
+    function.__module__ = "__main__"
+    return function
+
+
+def gone(pids: Sequence[int], seconds: float) -> float | None:
+    """Return the seconds until these processes have ended; None: they have not in that time."""
+    import psutil
+
+    def alive(pid: int) -> bool:
+        try:
+            return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+        except psutil.Error:
+            return False
+
+    begin = time.monotonic()
+    while any(alive(pid) for pid in pids):
+        if time.monotonic() - begin > seconds:
+            return None
+        time.sleep(0.05)
+    return time.monotonic() - begin
