@@ -66,6 +66,8 @@ _BINDINGS |= {
     "Study": {
         "doc": "property view.document.make:study_doc",
         "save": "view.files:save_study",
+        "sweep": "distributed.sweep:sweep",
+        "scaling": "distributed.scaling:scaling",
     },
 }
 

@@ -73,6 +73,6 @@ def run_on(words: Words, study: Study, args: Namespace) -> None:
     settings = {"sgd": args.sgd, "adam": args.adam, "init": args.init, "until": args.until, "resume": args.resume,
                 "accumulate": args.accumulate, "store": args.store}  # fmt: skip
     watch = None if shown is None else shown.update
-    run = words.call(lambda: study.run(args.steps or 1, on=engines, feed=words.feed(args.feed), watch=watch, **settings))
+    run = words.call(lambda: study.run(args.steps, on=engines, feed=words.feed(args.feed), watch=watch, **settings))
     if shown is not None:
         shown.update(run)

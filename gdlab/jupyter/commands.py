@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any, get_args
 
 from gdlab.base.errors import ArgumentError, SessionError, unknown_name
+from gdlab.distributed.sweep import sweep_of
 from gdlab.jupyter.messages import Looked
 from gdlab.op import Safety
 from gdlab.op.text import to_cell
@@ -160,6 +161,24 @@ def _cell(study: Study, args: dict[str, Any]) -> dict[str, Any]:
     return {"text": to_cell(stage.graph, study.name, study.train)}
 
 
+def _sweep(study: Study, args: dict[str, Any]) -> dict[str, Any] | None:
+    """Carry out a wish about the study's sweep: pause, resume, stop, `stop_point` or `open` of one point, whose
+    variant the Diff tab then shows."""
+    sweep, wish = sweep_of(study), args.get("do")
+    if sweep is None:
+        raise SessionError("sweep", "sweep", "none", f"%graph_sweep {study.name} STEPS --adam 1e-3,3e-3 first")
+    whole = {"pause": sweep.pause, "resume": sweep.resume, "stop": sweep.stop}
+    if isinstance(wish, str) and wish in whole:
+        whole[wish]()
+    elif wish == "stop_point":
+        sweep.stop_point(args.get("point"))  # type: ignore[arg-type]  # it is checked
+    elif wish == "open":
+        return {"name": sweep.at(args.get("point")).variant().name}
+    else:
+        raise unknown_name("sweep", "do", str(wish), [*whole, "stop_point", "open"])
+    return None
+
+
 COMMANDS: dict[str, Callable[[Study, dict[str, Any]], dict[str, Any] | None]] = {
     "open": _open,
     "step": _step,
@@ -180,4 +199,5 @@ COMMANDS: dict[str, Callable[[Study, dict[str, Any]], dict[str, Any] | None]] = 
     "measure": _measure,
     "trace": _trace,
     "cell": _cell,
+    "sweep": _sweep,
 }

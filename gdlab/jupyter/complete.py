@@ -10,6 +10,8 @@ from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMa
 
 from gdlab.compiled import CompiledGraph
 from gdlab.devices.choose import DEVICES
+from gdlab.distributed.clusters import Cluster
+from gdlab.distributed.points import COMPILE_KEYS, RULE_KEYS
 from gdlab.eager import EagerSession
 from gdlab.graph import Graph
 from gdlab.jupyter.cell import op_names
@@ -37,10 +39,17 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     "--allow": get_args(Safety),
     "--watch": get_args(NanWatch),
     "--feed": ("random", "random:0"),
+    "--set": tuple(f"{key}=" for key in (*RULE_KEYS, *COMPILE_KEYS)),
 }
 _NUMBERS = (
     "--run",
     "--sgd",
+    "--retries",
+    "--store",
+    "--engines",
+    "--link",
+    "--latency",
+    "--accumulate",
     "--adam",
     "--init",
     "--height",
@@ -106,6 +115,8 @@ def _option_candidates(
         found = _node_names(words, variables)
     elif previous == "--feed":
         found = [*_VALUES[previous], *(n for n, v in variables.items() if _is_feed(n, v))]
+    elif previous == "--on":
+        found = ["local", "mpi", *(n for n, v in variables.items() if _is_cluster(n, v))]
     elif previous in _VALUES:
         found = list(_VALUES[previous])
     elif last.startswith("-"):
@@ -134,6 +145,11 @@ def _inside(magic: str, words: list[str], last: str, variables: Mapping[str, Any
     if study is not None and study.has_session:
         return known_names(study.session)
     return _node_names(words, variables)
+
+
+def _is_cluster(name: str, value: Any) -> bool:
+    far = isinstance(value, Cluster) or type(value).__module__.startswith("ipyparallel.")
+    return far and not name.startswith("_") and not isinstance(value, type)
 
 
 def _is_feed(name: str, value: Any) -> bool:

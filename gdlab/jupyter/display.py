@@ -14,6 +14,7 @@ from IPython.display import display
 
 from gdlab.base.errors import ArgumentError, GdlabError
 from gdlab.base.words import nbytes
+from gdlab.distributed.sweep import Sweep, sweep_of
 from gdlab.graph import Graph
 from gdlab.jupyter.widget import panel_of
 from gdlab.study.study import Study
@@ -108,6 +109,8 @@ def rich(thing: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the output of a cell whose last expression is a study, or anything else that has a picture."""
     if isinstance(thing, Graph):
         thing = Study(thing)
+    if isinstance(thing, Sweep) and sweep_of(thing.study) is thing:
+        return study_bundle(thing.study, ["sweep"])
     return study_bundle(thing, ["opt"]) if isinstance(thing, Study) else bundle(document_of(thing), [first_view(thing)])
 
 

@@ -7,6 +7,8 @@ from typing import Any
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from gdlab.compiled import CompiledGraph
+from gdlab.distributed.scaling import Scaling
+from gdlab.distributed.sweep import Sweep
 from gdlab.eager import EagerSession
 from gdlab.graph import Graph
 from gdlab.jupyter import warming
@@ -20,14 +22,17 @@ from gdlab.jupyter.eager import EagerMagics
 from gdlab.jupyter.recording import RecordMagics, report_bundle
 from gdlab.jupyter.running import RunMagics
 from gdlab.jupyter.showing import ShowMagics
+from gdlab.jupyter.sweeping import SweepMagics, scaling_bundle
 from gdlab.plan.records import ExecutionPlan
 from gdlab.record.report import Report
 from gdlab.session import Session
 from gdlab.study.study import Study
 from gdlab.view.document.document import Document
 
-FAMILIES = (ShowMagics, RunMagics, DebugMagics, EagerMagics, RecordMagics, CompiledMagics, ClusterMagics)
-_RICH = (Study, Graph, ExecutionPlan, Session, CompiledGraph, EagerSession, Document)
+FAMILIES = (
+    ShowMagics, RunMagics, DebugMagics, EagerMagics, RecordMagics, CompiledMagics, ClusterMagics, SweepMagics,
+)  # fmt: skip
+_RICH = (Study, Graph, ExecutionPlan, Session, CompiledGraph, EagerSession, Document, Sweep)
 
 
 def option_names() -> dict[str, list[str]]:
@@ -46,6 +51,7 @@ def load(shell: Any) -> None:
     unload(shell)
     for kind in _RICH:
         shell.display_formatter.mimebundle_formatter.for_type(kind, lambda thing, **_: rich(thing))
+    shell.display_formatter.mimebundle_formatter.for_type(Scaling, lambda made, **_: scaling_bundle(made))
     shell.display_formatter.mimebundle_formatter.for_type(Report, lambda report, **_: report_bundle(report))
     for family in FAMILIES:
         shell.register_magics(family(shell))
@@ -62,7 +68,7 @@ def unload(shell: Any) -> None:
     if shell.Completer is not None:
         matchers = shell.Completer.custom_matchers
         matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", "") != "gdlab"]
-    for kind in (*_RICH, Report):
+    for kind in (*_RICH, Report, Scaling):
         shell.display_formatter.mimebundle_formatter.type_printers.pop(kind, None)
     for line_or_cell in ("line", "cell"):
         table = shell.magics_manager.magics[line_or_cell]

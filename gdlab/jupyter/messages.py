@@ -10,7 +10,7 @@ PROTOCOL = 1
 State = Literal["none", "ready", "running", "paused", "failed", "closed"]
 CommandName = Literal[
     "open", "step", "run", "pause", "resume", "stop", "reset", "speed", "watch", "break", "clear", "back", "value",
-    "why", "optimize", "check", "measure", "trace", "cell",
+    "why", "optimize", "check", "measure", "trace", "cell", "sweep",
 ]  # fmt: skip
 EventKind = Literal["nonfinite", "break", "pause", "error", "note"]
 
@@ -248,6 +248,13 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
+class Sweep:
+    """The `sweep` section of the document, as it is now."""
+
+    section: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened at a step, for the event list; `about` is an entity of the document, or null."""
 
@@ -258,4 +265,4 @@ class Event:
 
 
 TO_KERNEL = (Hello, Command, Ack, Visible, Core)
-TO_PAGE = (Doc, Reply, Metrics, Event)
+TO_PAGE = (Doc, Reply, Metrics, Sweep, Event)

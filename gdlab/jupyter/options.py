@@ -24,7 +24,7 @@ from gdlab.study.model_files import parse_dims
 from gdlab.view.document.layouts import ENGINES
 from gdlab.view.document.overlays import OVERLAYS
 
-SHOW = ("graph", "opt", "diff", "rewrites", "egraph", "grad", "plan", "arena", "kernels", "session", "text")
+SHOW = ("graph", "opt", "diff", "rewrites", "egraph", "grad", "plan", "arena", "kernels", "session", "sweep", "text")
 _BRACES = re.compile(r"\{(\w+)\}")
 
 

@@ -10,9 +10,11 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic import line_cell_magic, line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.display import display
 
 from gdlab.base.errors import ArgumentError
 from gdlab.base.words import nbytes
+from gdlab.distributed.scaling import Scaling, scaling, sizes_up_to
 from gdlab.graph import Graph
 from gdlab.jupyter.answering import show_answer, show_check
 from gdlab.jupyter.cell import Program, run_cell
@@ -269,12 +271,17 @@ class ShowMagics(Words):
     @magic_arguments()
     @name_option
     @argument("--device", type=device_name, metavar="D", help="compile for this device instead of the study's own")
+    @argument("--engines", metavar="N", type=count, help="and predict how a run scales on 1, 2, 4 … N engines")
+    @argument("--link", metavar="L", default="25Gb/s", help="between engines: 25Gb/s (bits) or 3GB/s (bytes)")
+    @argument("--latency", metavar="T", default="20us", help="of a message between engines (20us)")
+    @argument("--accumulate", metavar="K", type=count, default=1, help="batches for each reduction (1)")
     @as_option
     @output_options
     @no_var_expand
     @line_magic
     def graph_plan(self, line: str) -> None:
-        """Compile: dispatch table in barrier groups, arena over time, WGSL of the selected dispatch."""
+        """Compile: dispatch table in barrier groups, arena over time, WGSL of the selected dispatch. With --engines
+        also the predicted speed-up of a run on many engines."""
         args = parse_argstring(self.graph_plan, line, self.names)
         study = self.named(args.name)
         if args.bound:
@@ -284,7 +291,10 @@ class ShowMagics(Words):
         if args.bound:
             self.bind(args.bound, study)
         self.call(lambda: study.plan)
+        found = None if args.engines is None else self.call(lambda: _scaling(study, args))
         self.display(study, ["plan"], args)
+        if found is not None:
+            display(found)
 
     @magic_arguments()
     @name_option
@@ -330,6 +340,10 @@ class ShowMagics(Words):
         parse_argstring(self.graph_doctor, line)
         rows = doctor_rows()
         show_answer(doctor_answer(rows, doctor_text(rows)))
+
+
+def _scaling(study: Study, args: Namespace) -> Scaling:
+    return scaling(study, sizes_up_to(args.engines), args.link, args.latency, args.accumulate)
 
 
 def _first_views(args: Namespace) -> list[str]:

@@ -21,6 +21,7 @@ import traitlets
 from gdlab.base.errors import ArgumentError, GdlabError
 from gdlab.base.threads import Job, snapshot
 from gdlab.devices.base import owner
+from gdlab.distributed.sweep import sweep_of
 from gdlab.jupyter.commands import COMMANDS
 from gdlab.jupyter.messages import (
     PROTOCOL,
@@ -33,6 +34,7 @@ from gdlab.jupyter.messages import (
     Reply,
     ReplyError,
     State,
+    Sweep,
     WatchRow,
 )
 from gdlab.session.run.lookout import Lookout
@@ -42,9 +44,11 @@ from gdlab.view.document.pack import packed
 from gdlab.view.document.passes import number
 from gdlab.view.document.runs import norm_courses, thinned
 from gdlab.view.document.selection import selection_of
+from gdlab.view.document.sweeps import section
 
 _FRAME_SECONDS = 0.05
 _RESEND_SECONDS = 0.5
+_SWEEP_SECONDS = 0.25
 _MAX_UNACKED = 2
 _MAX_POINTS = 400  # loss points of one frame; more are merged to minimum, maximum and last
 _COURSE = 60  # samples of a watched tensor that are sent
@@ -86,6 +90,7 @@ class Panel:
         self.sent_step, self.sent_events, self.told = 0, 0, ""
         self.want_full = True
         self.closed = False
+        self.sweep_told, self.sweep_sent_at = ("", -1), 0.0  # key and changes of the sweep that was sent
         self.document: Any = None
         self.runner: Any = None  # the one whose figures were sent
         self.fixed = (0, 0, "")  # dispatches per step, groups and memory of its session
@@ -190,8 +195,24 @@ class Panel:
         """The whole document."""
         self._send(Doc(self.study.rev, packed(self.document.with_view(self.document.data["view"]).data)))
 
+    def _report_sweep(self, now: float) -> None:
+        """Send the sweep of the study where it has changed, at most four times a second while it runs."""
+        sweep = sweep_of(self.study)
+        if sweep is None or self.document is None or not self.shown:
+            return
+        if (self.document.data.get("sweep") or {}).get("key") != sweep.key:
+            self.refresh()
+        told, ended = (sweep.key, sweep.changes), sweep.state not in ("running", "paused")
+        if told != self.sweep_told and (ended or now - self.sweep_sent_at > _SWEEP_SECONDS):
+            self.sweep_told, self.sweep_sent_at = told, now
+            self._send(Sweep(section(sweep)))
+
     def report(self, now: float) -> None:
         """Send what is new, within the limits of back-pressure; called by the reporter every 50 ms."""
+        if not self.closed:
+            if self.want_full:
+                self.sweep_told = ("", -1)
+            self._report_sweep(now)
         with self.lock:
             late = now - self.sent_at > _RESEND_SECONDS
             if self.closed or not self.shown or (self.frame - self.acked >= _MAX_UNACKED and not late):
@@ -264,7 +285,9 @@ class Panel:
     @property
     def idle(self) -> bool:
         """Whether nothing can change without a command."""
-        opened = self.study.execution.opened
+        opened, sweep = self.study.execution.opened, sweep_of(self.study)
+        if sweep is not None and sweep.state in ("running", "paused"):
+            return self.closed
         return self.closed or opened is None or opened[1].state != "running"
 
     def _select(self, names: list[str]) -> None:

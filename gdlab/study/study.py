@@ -437,6 +437,15 @@ class Study:
             weights: bool = False, large: bool = False,
         ) -> Path: ...  # fmt: skip
 
+        def sweep(
+            self, grid: Any = None, *, points: Any = None, steps: int, feed: Any = None, on: Any = None,
+            retries: int = 2, store: Any = None,
+        ) -> Any: ...  # fmt: skip
+
+        def scaling(
+            self, engines: Any = ..., link: str = ..., latency: str = ..., accumulate: int = ...
+        ) -> Any: ...  # fmt: skip
+
     def __repr__(self) -> str:
         opened = self.execution.opened
         state = "no session" if opened is None else f"session {opened[1].state}"

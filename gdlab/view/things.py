@@ -9,6 +9,7 @@ from typing import Any
 from gdlab.base.errors import ArgumentError
 from gdlab.base.words import nbytes, plural
 from gdlab.compiled import CompiledGraph
+from gdlab.distributed.sweep import Sweep
 from gdlab.eager import EagerSession
 from gdlab.graph import Graph
 from gdlab.plan.records import ExecutionPlan
@@ -20,15 +21,18 @@ from gdlab.study.study import Study
 from gdlab.view.document.compiled import compiled_document
 from gdlab.view.document.document import Document, load_doc
 from gdlab.view.document.make import Draft, graph_doc, graph_summary, run_json
+from gdlab.view.document.sweeps import sweep_doc
 from gdlab.view.document.tape import tape_doc
 
-KINDS = "a graph, report, plan, session, compiled graph, document or file"
+KINDS = "a graph, report, plan, session, compiled graph, sweep, document or file"
 
 
 def first_view(thing: Any) -> str:
     """The pane that opens first."""
     if isinstance(thing, Session):
         return "session"
+    if isinstance(thing, Sweep):
+        return "sweep"
     return "plan" if isinstance(thing, (ExecutionPlan, CompiledGraph)) else "opt"
 
 
@@ -39,6 +43,8 @@ def document_of(thing: Any, name: str = "graph") -> Document:
             return thing
         case Study():
             return thing.doc  # type: ignore[no-any-return]
+        case Sweep():
+            return sweep_doc(thing)
         case EagerSession():
             return tape_doc(thing, name)
         case Graph():

@@ -184,5 +184,5 @@ def test_every_pane_of_the_page_names_its_text_twin() -> None:
     source = "".join(path.read_text(encoding="utf-8") for path in sorted(panes.glob("*.ts")))
     records = dict(re.findall(r'Pane: PaneRecord = \{\s*key: "(\w+)",.*?twin: "(\w+)"', source, re.S))
     listed = re.findall(r"^  (\w+)Pane,$", (panes / "table.ts").read_text(encoding="utf-8"), re.M)
-    assert len(records) == len(listed) == 16 and set(records) == set(listed)
+    assert len(records) == len(listed) == 17 and set(records) == set(listed)
     assert set(records.values()) <= set(VIEWS)

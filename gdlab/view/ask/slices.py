@@ -24,7 +24,7 @@ _PLAN: dict[str, tuple[str, ...]] = {
     "arena": ("stage", "intervals", "slots", "memory", "groups"),
     "kernels": ("stage", "kernels", "dispatches"),
 }
-VIEWS = (*_STAGES, *_PLAN, "session", "links")
+VIEWS = (*_STAGES, *_PLAN, "session", "sweep", "links")
 
 
 @reading
@@ -47,6 +47,8 @@ def view_slice(document: Document, view: str, at: str | None = None) -> Json:
         found["plan"] = plan and {name: plan[name] for name in _PLAN[view]}
     if view in ("session", "plan", "kernels"):  # the plan and its kernels have the measured times
         found["runs"] = data["runs"]
+    if view == "sweep" and "sweep" in data:
+        found["sweep"] = data["sweep"]
     if view == "links":
         found |= {"links": data["links"], "wgsl_base": data["wgsl_base"]}
     if document.bookmarks:

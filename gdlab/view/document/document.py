@@ -245,7 +245,16 @@ def _timeless(data: Json) -> Json:
     timed: Json = {"runs": _without_times(runs, drop=False)}
     if "variants" in data:
         timed["variants"] = [{**row, "step_seconds": None} for row in data["variants"]]
+    if "sweep" in data:
+        timed["sweep"] = _without_sweep_times(data["sweep"])
     return {**data, "stages": stages, "passes": passes, **timed}
+
+
+def _without_sweep_times(sweep: Json) -> Json:
+    """A sweep without the times of its points, and without where they ran."""
+    points = [{**point, "cells": ["–", point["cells"][1], "–", *point["cells"][3:5], "–"]} for point in sweep["points"]]
+    events = [{**event, "seconds": 0} for event in sweep["events"]]
+    return {**sweep, "points": points, "events": events, "seconds": 0, "left": "", "key": ""}
 
 
 def _without_times(value: Any, drop: bool) -> Any:

@@ -36,6 +36,8 @@ from gdlab.view.document.runs import norms_json, times_json, values_json, varian
 from gdlab.view.document.selection import selection_of
 from gdlab.view.document.sources import Sources, function_source, sources_of
 from gdlab.view.document.stages import Shared, Stage, carried_lanes, carried_names, derivative_lanes, stage_json
+from gdlab.view.document.sweeps import sweep_json
+from gdlab.view.document.thinned import decimated
 
 __all__ = ["FORMAT", "Document", "graph_doc", "load_doc", "read_doc", "study_doc"]
 
@@ -59,7 +61,7 @@ def _study_doc(study: Study) -> Document:
     draft.notes += [{"level": "info", "text": text, "about": None} for text in study.notes]
     summary = study.summary() if draft.plan is not None else graph_summary(study.graph, study.name)
     keys = [stage.key for stage in draft.stages]
-    live = {"study": study.key, "rev": study.rev, **variants_json(study, keys)}
+    live = {"study": study.key, "rev": study.rev, **variants_json(study, keys), **sweep_json(study)}
     overlays = overlays_of(study, keys)
     made = draft.document(summary, runs=_runs(study, draft), extra=live, device=_device(study), overlays=overlays)
     document = Document(made.data, selection_of(study))
@@ -334,16 +336,3 @@ def run_json(session: Session, runner: Runner, key: str) -> Json:
         ],
         "values": [],
     }
-
-
-def decimated(points: Sequence[tuple[int, float]], most: int) -> list[tuple[int, float]]:
-    """At most `most` points: the lowest and the highest of each bucket, and the last; order kept."""
-    if len(points) <= most:
-        return list(points)
-    size = -(-2 * len(points) // (most - 2))
-    kept: list[tuple[int, float]] = []
-    for i in range(0, len(points), size):
-        bucket = points[i : i + size]
-        ends = {min(bucket, key=lambda p: p[1]), max(bucket, key=lambda p: p[1])}
-        kept += sorted(ends)
-    return kept if kept[-1] == points[-1] else [*kept, points[-1]]

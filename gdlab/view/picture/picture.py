@@ -17,6 +17,7 @@ from gdlab.view.picture.draw import NodeStyle
 from gdlab.view.picture.palette import Theme
 from gdlab.view.picture.plan_picture import plan_picture
 from gdlab.view.picture.svg import Pane, svg_panes
+from gdlab.view.picture.sweep_picture import sweep_picture
 
 # The stages that a view draws side by side, by preference; a stage that is missing is left out.
 _PANES: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -32,6 +33,8 @@ _OF_PLAN = ("plan", "arena", "kernels", "session")
 def picture(document: Document, show: str = "opt", theme: Theme = "light") -> str:
     """The picture of a view: before | after, the lanes of the derivative, or dispatches with their buffers."""
     with document.reading():
+        if show == "sweep" and "sweep" in document.data:
+            return sweep_picture(document, theme)
         if show in _OF_PLAN and document.data.get("plan"):
             return plan_picture(document, theme)
         panes = [pane(document, s) for s in _pane_stages(document, show)]

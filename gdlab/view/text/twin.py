@@ -12,6 +12,7 @@ from gdlab.view.document.document import Document, reading
 from gdlab.view.text.egraph_text import egraph
 from gdlab.view.text.graph_text import before_after, comparison, derivative, node_rows, rewrites, written
 from gdlab.view.text.plan_text import arena, dispatch_head, dispatch_rows, kernels, plan_table, session
+from gdlab.view.text.sweep_text import sweep
 
 Lines = Iterator[str]
 
@@ -33,6 +34,8 @@ def everything(document: Document) -> str:
     parts = [str(document), *bookmarks(document), ""]
     for view in ("graph", "opt", "rewrites", "egraph", "grad", "plan", "arena", "kernels", "session"):
         parts += [f"== {view} ==", twin(document, view)]
+    if "sweep" in document.data:
+        parts += ["== sweep ==", twin(document, "sweep")]
     return "\n".join(parts)
 
 
@@ -91,5 +94,6 @@ VIEWS: dict[str, Callable[[Document], Lines]] = {
     "arena": arena,
     "kernels": kernels,
     "session": session,
+    "sweep": sweep,
     "links": links,
 }

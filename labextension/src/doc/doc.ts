@@ -31,6 +31,7 @@ import type {
   SourceRecord,
   Stage,
   Times,
+  SweepSection,
   VariantRow,
   ViewState,
 } from "./records.ts";
@@ -352,6 +353,7 @@ export function readDoc(raw: Json): GraphDoc {
     wgslBase: list(raw.wgsl_base).map(Number),
     runs: list(raw.runs) as unknown as RunRecord[],
     variants: list(raw.variants) as unknown as VariantRow[],
+    sweep: (raw.sweep as SweepSection | undefined) ?? null,
     notes: list(raw.notes) as unknown as NoteRecord[],
     overlays: list(raw.overlays) as unknown as OverlayRecord[],
     run: (raw.run ?? null) as RunSection | null,

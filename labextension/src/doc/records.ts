@@ -381,6 +381,36 @@ export interface VariantRow {
   physical_bytes: number;
   step_seconds: { samples: number; median: number; mad: number } | null;
 }
+/** A point of a sweep; `cells`: engine, steps, steps/s, loss now, lowest, time. A loss that is not finite is a word. */
+export interface SweepPoint {
+  state: string;
+  hue: number;
+  settings: string[];
+  label: string;
+  cells: string[];
+  steps: number;
+  wanted: number;
+  loss: number | string | null;
+  error: string;
+  note: string;
+  retries: number;
+  curve: [step: number, loss: number | string][];
+}
+export interface SweepSection {
+  key: string;
+  state: string;
+  title: string;
+  fact: string;
+  left: string;
+  seconds: number;
+  progress: number;
+  keys: string[];
+  range: [low: number, high: number];
+  log: boolean;
+  best: number;
+  points: SweepPoint[];
+  events: { seconds: number; text: string }[];
+}
 export interface RunRecord {
   key: string;
   device: string;
@@ -479,6 +509,7 @@ export interface GraphDoc {
   wgslBase: number[];
   runs: RunRecord[];
   variants: VariantRow[];
+  sweep: SweepSection | null;
   notes: NoteRecord[];
   overlays: OverlayRecord[];
   /** Everything that a page needs to compute the steps itself; null in most documents. */

@@ -1,5 +1,6 @@
 // A host speaks with the kernel for one study: hello, commands answered by `req`, metrics acknowledged after drawing.
 
+import type { SweepSection } from "../doc/doc.ts";
 import { keptNamed } from "./kept.ts";
 import { noSession, withEvent, withMetrics, type Live } from "./live.ts";
 import { PROTOCOL, type CommandName, type Event, type Reply, type ToKernel, type ToPage } from "./messages.ts";
@@ -261,6 +262,9 @@ export class Host {
         afterPaint(() => this.#send({ type: "ack", rev, frame: message.frame }));
         break;
       }
+      case "sweep":
+        this.live = { ...this.live, sweep: message.section as unknown as SweepSection };
+        break;
       case "event": {
         // With a full frame the kernel says all events again, for a page that was reloaded.
         const known = this.#known.findIndex(

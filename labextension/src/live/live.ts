@@ -1,6 +1,6 @@
 // The live session as data: messages of the kernel in, one record out that the session panel draws. Pure.
 
-import { number } from "../doc/doc.ts";
+import { number, type SweepSection } from "../doc/doc.ts";
 import type { BreakRow, CommandName, Counters, Event, Metrics, NormRow, State, WatchRow } from "./messages.ts";
 
 export type Point = readonly [step: number, loss: number];
@@ -29,6 +29,8 @@ export interface Live {
   breaks: readonly BreakRow[];
   events: readonly Event[];
   error: string;
+  /** The newest state of the study's sweep; null until the kernel tells one. */
+  sweep: SweepSection | null;
 }
 
 const NO_COUNTERS: Counters = {
@@ -64,6 +66,7 @@ export const noSession: Live = {
   breaks: [],
   events: [],
   error: "",
+  sweep: null,
 };
 
 const MOST_POINTS = 8000,

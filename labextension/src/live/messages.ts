@@ -22,7 +22,8 @@ export type CommandName =
   | "check"
   | "measure"
   | "trace"
-  | "cell";
+  | "cell"
+  | "sweep";
 export type EventKind = "nonfinite" | "break" | "pause" | "error" | "note";
 
 export interface Hello {
@@ -218,6 +219,11 @@ export interface Metrics {
   full: boolean;
 }
 
+export interface Sweep {
+  type: "sweep";
+  section: Record<string, unknown>;
+}
+
 export interface Event {
   type: "event";
   step: number;
@@ -227,4 +233,4 @@ export interface Event {
 }
 
 export type ToKernel = Hello | Command | Ack | Visible | Core;
-export type ToPage = Doc | Reply | Metrics | Event;
+export type ToPage = Doc | Reply | Metrics | Sweep | Event;

@@ -91,7 +91,7 @@ export interface Earlier {
 }
 const DASHES = ["none", "5 3", "1.5 2.5", "9 3"];
 
-interface Size {
+export interface Size {
   width: number;
   height: number;
   log: boolean;
@@ -99,7 +99,7 @@ interface Size {
 type Label = (value: number) => string;
 
 /** The places of steps and losses in the drawing. */
-interface Scales {
+export interface Scales {
   xs: number[];
   ys: number[];
   left: number;
@@ -143,7 +143,7 @@ const OUTSIDE = 50; // points outside the range that are marked
 const axisText = (x: number, y: number, anchor: string, text: Child): SVGElement =>
   s("text", { class: "gd-axis", x, y, "text-anchor": anchor }, text);
 
-function drawAxes({ xs, ys, left, x, y }: Scales, { width, height }: Size, label: Label): Child[] {
+export function drawAxes({ xs, ys, left, x, y }: Scales, { width, height }: Size, label: Label): Child[] {
   return [
     ...ys.map(tick => [
       s("line", { class: "gd-gridline", x1: left, x2: width - RIGHT, y1: y(tick), y2: y(tick) }),

@@ -16,7 +16,7 @@ import {
   ARRANGEMENT,
   faceOf,
   selecting,
-  TABS,
+  tabsOf,
   type Action,
   type PaneKey,
   type Tab,
@@ -218,7 +218,7 @@ export class Chrome {
 
   #makeTabs(doc: GraphDoc): HTMLElement[] {
     const count = counts(doc);
-    return TABS.map(key => {
+    return tabsOf(doc).map(key => {
       const on = {
         click: () => this.#act(opening(key)),
         keydown: (event: KeyboardEvent) => this.#walk(event, key),
@@ -334,7 +334,8 @@ export class Chrome {
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!by || event.altKey) return;
     handled(event);
-    const to = TABS[(TABS.indexOf(from) + by + TABS.length) % TABS.length]!;
+    const tabs = [...this.#tabs.keys()],
+      to = tabs[(tabs.indexOf(from) + by + tabs.length) % tabs.length]!;
     this.#act(opening(to));
     this.#tabs.get(to)!.focus();
   }

@@ -6,7 +6,7 @@ import { Camera, type CameraGroup } from "../draw/camera.ts";
 import { neighbour } from "../draw/graph.ts";
 import type { Marks } from "./marks.ts";
 import type { Pane } from "./pane.ts";
-import { opening, selecting, TABS, type Action, type Ui } from "./state.ts";
+import { opening, selecting, tabsOf, type Action, type Ui } from "./state.ts";
 
 /** The part of a view that keys act on. */
 export interface Keyed {
@@ -75,7 +75,7 @@ export class Keys {
         if (!grouped) return open?.() ?? false;
         return void grouped.dispatchEvent(new CustomEvent("gd-toggle", { bubbles: true }));
       },
-      ...Object.fromEntries(TABS.map((tab, i) => [`${i + 1}`, () => view.act(opening(tab))])),
+      ...Object.fromEntries(tabsOf(view.doc).map((tab, i) => [`${i + 1}`, () => view.act(opening(tab))])),
       "0": () => view.cameras().fit(),
       "+": () => Camera.step(view.cameras(), 1),
       "=": () => Camera.step(view.cameras(), 1),

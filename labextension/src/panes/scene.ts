@@ -16,7 +16,7 @@ import { Keys } from "./keys.ts";
 import { Marks, type Marked } from "./marks.ts";
 import { Dividers } from "./dividers.ts";
 import type { Context } from "./pane.ts";
-import { opening, ARRANGEMENT, faceOf, initialUi, reduce, selecting, TABS } from "./state.ts";
+import { opening, ARRANGEMENT, faceOf, initialUi, reduce, selecting, tabsOf } from "./state.ts";
 import type { Action, PaneKey, Tab, Ui } from "./state.ts";
 import { PANES } from "./table.ts";
 import { Tools } from "./tools.ts";
@@ -27,7 +27,7 @@ const SHOWN = ["tab", "faces", "source", "query", "reach", "overlay", "beside", 
 
 function openedTab(doc: GraphDoc): Tab {
   const asked = (doc.view?.show ?? []).map(name => (name === "graph" ? "opt" : name === "egraph" ? "rewrites" : name));
-  return TABS.find(tab => tab === asked[0]) ?? "opt";
+  return tabsOf(doc).find(tab => tab === asked[0]) ?? "opt";
 }
 
 /** The drawing of one document; a new document gets a new one. */

@@ -1,6 +1,17 @@
 // The open tab, selection and tools: a pure reducer (state, action) -> state. Views of one study share the selection.
 
-export const TABS = ["opt", "rewrites", "grad", "diff", "plan", "arena", "kernels", "session", "text"] as const;
+export const TABS = [
+  "opt",
+  "rewrites",
+  "grad",
+  "diff",
+  "plan",
+  "arena",
+  "kernels",
+  "session",
+  "text",
+  "sweep",
+] as const;
 export type Tab = (typeof TABS)[number];
 export type PaneKey =
   | "source"
@@ -17,6 +28,7 @@ export type PaneKey =
   | "arena"
   | "kernels"
   | "session"
+  | "sweep"
   | "outline"
   | "text";
 
@@ -47,7 +59,12 @@ export const ARRANGEMENT: Record<Tab, TabRecord> = {
   kernels: { name: "Kernels", faces: ["kernels"], below: [] },
   session: { name: "Session", faces: ["session"], below: ["arena"] },
   text: { name: "Text", faces: ["outline", "text"], below: [], tools: true },
+  sweep: { name: "Sweep", faces: ["sweep"], below: [] },
 };
+
+/** The tabs of a document: that of a sweep where there was one. */
+export const tabsOf = (doc: { sweep: unknown }): Tab[] => TABS.filter(tab => tab !== "sweep" || doc.sweep);
+
 
 export interface Ui {
   tab: Tab;

@@ -14,6 +14,7 @@ import { scrubPane } from "./scrub.ts";
 import { sessionPane } from "./session.ts";
 import { sourcePane } from "./source.ts";
 import { stepperPane } from "./stepper.ts";
+import { sweepPane } from "./sweep.ts";
 import { textPane } from "./text.ts";
 
 export const PANES: readonly PaneRecord[] = [
@@ -30,6 +31,7 @@ export const PANES: readonly PaneRecord[] = [
   planPane,
   kernelsPane,
   sessionPane,
+  sweepPane,
   arenaPane,
   outlinePane,
   textPane,

@@ -1,0 +1,73 @@
+"""Run points of a sweep on an engine: what is called there, by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+from gdlab.distributed.engine import device_name, host_name
+from gdlab.distributed.point_run import Outcome, PointRunner, Progress
+from gdlab.distributed.points import Settings
+from gdlab.session import DeviceLike
+
+_ANY = ("auto", "wgpu", None)  # devices that name no adapter
+_MOST_SWEEPS = 2  # that an engine keeps
+_runners: dict[str, PointRunner] = {}
+
+
+def identity() -> tuple[str, int]:
+    """Return host and process of this engine."""
+    return host_name(), os.getpid()
+
+
+def adopt(key: str, payload: bytes) -> tuple[str, int]:
+    """Keep what the points of sweep `key` begin with; return host and process."""
+    if key not in _runners:
+        start = cloudpickle.loads(payload)
+        _runners[key] = PointRunner(start, device=_device(start.device))
+        while len(_runners) > _MOST_SWEEPS:
+            del _runners[next(iter(_runners))]
+    return identity()
+
+
+def _device(asked: DeviceLike) -> DeviceLike:
+    """Return the device of this engine where the study names no adapter, else what it names."""
+    own = device_name()
+    fits = asked in _ANY and own != "auto" and (asked != "wgpu" or own.startswith("wgpu"))
+    return own if fits else asked
+
+
+def run_point(key: str, settings: bytes, steps: int) -> Outcome | None:
+    """Run one point and publish how it is doing; None where this engine does not know the sweep. An interrupt ends the
+    point, not the engine."""
+    try:
+        runner = _runners.get(key)
+        if runner is None:
+            return None
+        publish = _publisher()
+        publish(identity())
+        return runner.run(Settings(cloudpickle.loads(settings)), steps, publish)
+    except KeyboardInterrupt:
+        return Outcome("stopped", note="stopped")
+
+
+def _publisher() -> Callable[[Progress | tuple[str, int]], None]:
+    """Return a function that sends news of the running task to its client, each under a number of its own."""
+    from ipyparallel.engine.datapub import publish_data
+
+    count = 0
+
+    def publish(news: Progress | tuple[str, int]) -> None:
+        nonlocal count
+        publish_data({f"news{count}": news})
+        count += 1
+
+    return publish
+
+
+def payload_of(value: Any) -> bytes:
+    """Return a value as bytes, with the functions of a notebook and what they name."""
+    return bytes(cloudpickle.dumps(value))

@@ -1,0 +1,177 @@
+"""Run one point of a sweep, here or on an engine: settings in, losses and parameters out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from gdlab.base.errors import ArgumentError, GdlabError
+from gdlab.base.types import Array
+from gdlab.distributed.points import COMPILE_KEYS, Settings
+from gdlab.graph import Graph
+from gdlab.plan.target import CompileOptions
+from gdlab.session import DeviceLike, Pipeline
+from gdlab.study.execution import Opening
+from gdlab.study.study import Study
+
+End = Literal["done", "failed", "stopped"]
+Losses = list[tuple[int, float]]
+
+_TELL_SECONDS = 0.2  # between two reports of a point that runs
+_MOST_GROWTH = 4  # of the steps between two reports
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Everything that a point begins with, besides its settings. `weights`: parameters that sessions begin with;
+    `values`: all parameters as they are now, for a point that initializes nothing."""
+
+    graph: Graph
+    device: DeviceLike
+    options: Mapping[str, Any]
+    compile: CompileOptions
+    weights: Mapping[str, Any]
+    values: Mapping[str, Any]
+    opening: Opening
+    feed: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The state of a point that runs: the steps made so far, the losses since the last report, steps per second."""
+
+    steps: int
+    losses: Losses
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a point. `error`: the reason of a failure in one line; `note`: of an end before the last step."""
+
+    end: End
+    steps: int = 0
+    losses: Losses = field(default_factory=list)
+    parameters: Mapping[str, Array] = field(default_factory=dict)
+    seconds: float = 0.0
+    error: str = ""
+    note: str = ""
+
+
+class PointStopped(Exception):
+    """Raised by `tell` to end a point between two steps."""
+
+
+def start_of(study: Study, feed: Any) -> Start:
+    """Return what the points of a study begin with; `feed`: that of every point that has none of its own."""
+    execution = study.execution
+    opening, device = execution.opening, execution.wanted_device
+    feed = opening.feed if feed is None else feed
+    check_feed(feed)
+    kind = device if isinstance(device, str) or device is None else device.info.kind
+    weights, values = dict(execution.weights), execution.parameters()
+    opening = replace(opening, feed=None)
+    return Start(study.graph, kind, study.options, study.compile, weights, values, opening, feed)
+
+
+def check_feed(feed: Any) -> None:
+    """Refuse a feed that begins only once: the second point would find it at its end."""
+    if hasattr(feed, "__next__"):
+        raise ArgumentError("sweep", "feed", type(feed).__name__, "one that every point can begin anew: step -> dict")
+
+
+class PointRunner:
+    """Run points from one start; what was optimized for a point serves the others with the same options."""
+
+    def __init__(self, start: Start, pipeline: Pipeline | None = None, device: DeviceLike = None) -> None:
+        self._start, self._device = start, device
+        self._pipelines = {} if pipeline is None else {_key(start.options, start.compile): pipeline}
+
+    def study(self, settings: Settings, name: str) -> Study:
+        """Return a study of its own for a point; the caller closes it."""
+        start = self._start
+        options = {**start.options, **settings.options}
+        compile = replace(start.compile, **settings.part(COMPILE_KEYS))
+        key = _key(options, compile)
+        weights = start.weights if "init" in settings.values else start.values
+        study = Study(
+            start.graph, train=True, device=self._device or start.device, name=name, compile=compile, egraph=False,
+            weights=weights, pipeline=self._pipelines.get(key), **options,
+        )  # fmt: skip
+        self._pipelines[key] = study.pipeline
+        study.execution.opening = start.opening
+        return study
+
+    def run(self, settings: Settings, steps: int, tell: Callable[[Progress], None]) -> Outcome:
+        """Run one point for `steps` steps, or its own; `tell` hears of it a few times a second and may raise
+        `PointStopped`. An error is part of the outcome; an interrupt is the caller's."""
+        began = time.perf_counter()
+        opened: list[Study] = []
+        try:
+            outcome = self._outcome(settings, steps, tell, opened)
+            return _filled(outcome, opened, time.perf_counter() - began)
+        finally:
+            for study in opened:
+                study.close()
+
+    def _outcome(
+        self, settings: Settings, steps: int, tell: Callable[[Progress], None], opened: list[Study]
+    ) -> Outcome:
+        try:
+            opened.append(self.study(settings, str(settings)))
+            end, note = self._steps(opened[0], settings, steps, tell)
+        except Exception as error:  # whatever a feed or a device raises is the outcome of this point alone
+            return Outcome("failed", error=_line(error))
+        return Outcome(end, error=note) if end == "failed" else Outcome(end, note=note)
+
+    def _steps(self, study: Study, settings: Settings, steps: int, tell: Callable[[Progress], None]) -> tuple[End, str]:
+        run = settings.part(("adam", "sgd", "init", "until"))
+        feed = settings.values.get("feed", self._start.feed)
+        study.prepare(feed=feed, **run)
+        study.check_ready()
+        wanted, made, count, told = int(settings.values.get("steps", steps)), 0, 1, 0
+        runner = study.runner
+        while made < wanted:
+            began = time.perf_counter()
+            runner.run(min(count, wanted - made))
+            seconds, before = time.perf_counter() - began, made
+            made = study.session.step_count
+            losses = runner.losses[told:]
+            told += len(losses)
+            try:
+                tell(Progress(made, losses, (made - before) / max(seconds, 1e-9)))
+            except PointStopped:
+                return "stopped", f"stopped at step {made}"
+            if runner.culprit is not None:
+                return "failed", f"the loss is not finite at step {made}: {runner.culprit}".replace("\n", " ")
+            if runner.state == "paused":
+                return "done", runner.reason
+            if runner.lookout.ends():  # at the last step of a part, which has nothing to pause
+                return "done", f"end of --until: {runner.lookout.until}"
+            count = max(1, min(int((made - before) * _TELL_SECONDS / max(seconds, 1e-9)), _MOST_GROWTH * count))
+        return "done", ""
+
+
+def _filled(outcome: Outcome, opened: list[Study], seconds: float) -> Outcome:
+    """Add what the session of a point holds at its end."""
+    if not opened or not opened[0].has_session:
+        return replace(outcome, seconds=seconds)
+    study, parameters = opened[0], dict[str, Array]()
+    losses = list(study.runner.losses)
+    if outcome.end == "done":
+        try:
+            parameters = study.execution.parameters()
+        except GdlabError as error:
+            outcome = replace(outcome, end="failed", error=_line(error))
+    return replace(outcome, steps=study.session.step_count, losses=losses, parameters=parameters, seconds=seconds)
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, GdlabError) else f"{type(error).__name__}: {text}"
+
+
+def _key(options: Mapping[str, Any], compile: CompileOptions) -> tuple[object, ...]:
+    return tuple(sorted((name, tuple(value)) for name, value in options.items())), compile

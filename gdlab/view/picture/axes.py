@@ -1,0 +1,67 @@
+"""The axes of static plots: round numbers, scales, and the lines and labels of a frame."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gdlab.view.picture.draw import plain
+from gdlab.view.picture.palette import INK, Theme
+
+LEFT, RIGHT, TOP, BOTTOM = 58, 14, 14, 26
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Numbers from low to high on a line from `start` to `stop` pixels; `log`: by their logarithm."""
+
+    low: float
+    high: float
+    start: float
+    stop: float
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        """Return the place of a number; one outside stands at the end."""
+        low, high, value = (self._scaled(each) for each in (self.low, self.high, value))
+        share = (min(high, max(low, value)) - low) / ((high - low) or 1.0)
+        return round(self.start + share * (self.stop - self.start), 1)
+
+    def _scaled(self, value: float) -> float:
+        return math.log10(max(value, 1e-300)) if self.log else value
+
+    def ticks(self, most: int) -> list[float]:
+        """Return round numbers between the ends: 1, 2, 2.5 or 5 times a power of ten apart; powers of ten of a
+        logarithm."""
+        if self.log:
+            first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+            apart = max(1, -(-(last - first) // most))
+            powers = [10.0**k for k in range(first, last + 1, apart)]
+            return powers if len(powers) > 1 else [self.low, self.high]
+        if not self.high > self.low:
+            return [self.low]
+        rough = (self.high - self.low) / most
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(each * power for each in (1, 2, 2.5, 5, 10) if each * power >= rough * 0.999)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [float(f"{k * step:.12g}") for k in range(first, last + 1)]
+
+
+def frame(
+    x: Axis, y: Axis, xs: Sequence[float], ys: Sequence[float], label: Callable[[float], str], theme: Theme
+) -> Iterator[str]:
+    """Yield grid lines and labels of a plot; `x` grows to the right, `y` upwards."""
+    ink = INK[theme]
+    yield f'<g font-size="10.5" fill="{ink.muted}">'
+    for tick in ys:
+        yield f'<path d="M{x.start:g} {y.at(tick):g}H{x.stop:g}" stroke="{ink.bg3}"/>'
+        yield f'<text x="{x.start - 8:g}" y="{y.at(tick) + 4:g}" text-anchor="end">{plain(label(tick))}</text>'
+    for tick in xs:
+        yield f'<text x="{x.at(tick):g}" y="{y.start + 17:g}" text-anchor="middle">{plain(label(tick))}</text>'
+    yield "</g>"
+
+
+def line(points: Sequence[tuple[float, float]], x: Axis, y: Axis) -> str:
+    """Return the path data of a curve."""
+    return "".join(f"{'L' if i else 'M'}{x.at(a):g} {y.at(b):g}" for i, (a, b) in enumerate(points))

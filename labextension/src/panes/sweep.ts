@@ -1,0 +1,317 @@
+// A sweep: its buttons and progress, all curves in one plot, a row per point. Live, or as the document has it.
+
+import { number, type SweepPoint, type SweepSection } from "../doc/doc.ts";
+import { plural, sig, whole } from "../doc/format.ts";
+import { all, boxOf, div, h, listen, replace, s, setFlag, span, svgPath, td, write } from "../draw/dom.ts";
+import { SMALL_BUTTON } from "../draw/dom.ts";
+import type { Host } from "../live/host.ts";
+import type { Live, Point } from "../live/live.ts";
+import { asking, enliven } from "./ask.ts";
+import { axisEnd, drawAxes, ticks, type Scales } from "./chart.ts";
+import { body, button, empty, frame, table, type Context, type Pane, type PaneRecord } from "./pane.ts";
+import { opening } from "./state.ts";
+
+const HEIGHT = 260,
+  NEAR = 40; // pixels between the pointer and a curve
+const CELLS = ["engine", "steps", "steps/s", "loss now", "lowest", "time"];
+const ENDED = ["done", "failed", "stopped", "waiting"];
+
+/** Where a curve goes, in pixels; what is not finite, or not positive on a logarithmic axis, is left out. */
+export function placed({ curve }: SweepPoint, { x, y }: Scales, log: boolean): Point[] {
+  return curve.flatMap(([step, value]) => {
+    const loss = log ? Math.log10(number(value)) : number(value);
+    return Number.isFinite(loss) ? [[x(step), y(loss)] as const] : [];
+  });
+}
+
+/** The curve and the point on it that are nearest to a place: [curve, point], or null where none is near. */
+export function nearest(curves: readonly (readonly Point[])[], at: number, height: number): [number, number] | null {
+  let best: [number, number] | null = null,
+    least = NEAR ** 2;
+  curves.forEach((curve, i) =>
+    curve.forEach(([x, y], k) => {
+      const far = (x - at) ** 2 + (y - height) ** 2;
+      if (far <= least) [best, least] = [[i, k], far];
+    }),
+  );
+  return best;
+}
+
+/** The scales of the plot: the range was chosen with the document. */
+function scalesOf({ range, log, points }: SweepSection, width: number): Scales {
+  const [low, high] = range.map(each => (log ? Math.log10(number(each)) : number(each))) as [number, number];
+  const most = axisEnd(Math.max(0, ...points.map(each => each.steps)), Math.max(...points.map(each => each.wanted)));
+  const powers = ticks(low, high).filter(each => !log || Number.isInteger(each));
+  const left = 72;
+  const inside = (loss: number) => Math.min(high, Math.max(low, loss));
+  return {
+    xs: ticks(0, most, Math.max(2, Math.floor(width / 90))),
+    ys: powers.length > 1 ? powers : ticks(low, high),
+    left,
+    low,
+    high,
+    x: step => left + ((width - left - 18) * step) / most,
+    y: loss => HEIGHT - 24 - ((HEIGHT - 36) * (inside(loss) - low)) / (high - low || 1),
+  };
+}
+
+/** A button of the whole sweep; `told` says what it does. */
+const wish = (label: string, command: string, told: string, click: () => void): HTMLButtonElement =>
+  button(label, { "data-command": command, "data-asks": told, on: { click } });
+
+interface Row {
+  el: HTMLTableRowElement;
+  state: HTMLElement;
+  cells: HTMLElement[];
+  stop: HTMLButtonElement;
+  open: HTMLButtonElement;
+}
+
+class SweepPanel implements Pane {
+  readonly el: HTMLElement;
+  readonly #context: Context;
+  readonly #pause: HTMLButtonElement;
+  readonly #stop: HTMLButtonElement;
+  readonly #state = h("span", { class: "gd-state", "data-value": "state" });
+  readonly #bar = h("progress", { max: 1, "aria-label": "progress of the sweep" });
+  readonly #chart = div("gd-chartbox");
+  readonly #told = div("gd-muted gd-sweeptold");
+  readonly #rows = div("gd-sweeprows");
+  readonly #events = h("ol", { class: "gd-events", "aria-label": "events" });
+  readonly #shown: HTMLElement;
+  readonly #none: HTMLElement;
+  readonly #observer: ResizeObserver;
+  #made = new Map<number, Row>();
+  #data: SweepSection | null = null;
+  #curves: Point[][] = [];
+  #width = 0;
+  #chosen = -1;
+  #hover = -1;
+
+  constructor(context: Context) {
+    this.#context = context;
+    const turn = () => this.#send(this.#data?.state === "paused" ? "resume" : "pause");
+    this.#pause = wish("Pause", "pause", "begin no further point", turn);
+    this.#stop = wish("Stop", "stop", "stop the points that run; those that are done stay", () => this.#send("stop"));
+    const controls = div("gd-buttons", this.#pause, this.#stop, this.#bar, this.#state);
+    this.#shown = div("", controls, this.#chart, this.#told, this.#rows, this.#events);
+    const command = h("code", null, `%graph_sweep ${context.doc.title || "NAME"} 1000 --adam 1e-3,3e-3`);
+    this.#none = empty("No sweep yet. ", command, " makes one.");
+    this.el = frame(sweepPane, "", [body({ class: "gd-sweep" }, this.#none, this.#shown)]);
+    this.#observer = new ResizeObserver(([entry]) => {
+      const width = Math.floor(entry!.contentRect.width);
+      if (Math.abs(width - this.#width) <= 1) return;
+      this.#width = width;
+      this.#draw();
+    });
+    this.#observer.observe(this.#chart);
+    listen(this.#chart, "pointermove", event => this.#point(event));
+    listen(this.#chart, "pointerleave", () => this.#light(-1));
+    listen(this.#chart, "click", event => this.#choose(this.#at(event)?.[0] ?? -1));
+    this.live(context.live(), context.host());
+  }
+
+  live(live: Live, host: Host | null): void {
+    const data = live.sweep ?? this.#context.doc.sweep;
+    this.#none.hidden = data !== null;
+    this.#shown.hidden = data === null;
+    if (data && data !== this.#data) {
+      if (data.key !== this.#data?.key) this.#begin(data);
+      this.#data = data;
+      this.#write(data);
+      this.#draw();
+    }
+    enliven(this.el, host);
+    this.#allow(Boolean(host) && !host!.dead && !host!.inPage);
+  }
+
+  destroy(): void {
+    this.#observer.disconnect();
+  }
+
+  #send(wish: string, point?: number): void {
+    this.#context.send("sweep", { do: wish, point });
+  }
+
+  /** Which buttons act now. */
+  #allow(alive: boolean): void {
+    const { state } = this.#data ?? { state: "" },
+      runs = state === "running" || state === "paused";
+    this.#pause.disabled = this.#stop.disabled = !alive || !runs;
+    for (const [i, row] of this.#made) {
+      const point = this.#data!.points[i]!;
+      row.stop.hidden = !alive || !runs || !["waiting", "running"].includes(point.state);
+      row.open.hidden = !alive || point.state !== "done";
+    }
+  }
+
+  #begin({ keys, points }: SweepSection): void {
+    this.#made.clear();
+    this.#chosen = this.#hover = -1;
+    const head: [string, string][] = [...keys, "state"].map(each => ["", each]);
+    for (const each of CELLS) head.push([each === "engine" ? "" : "gd-num", each]);
+    const rows = points.map((point, i) => this.#row(point, i));
+    replace(this.#rows, table("gd-sweeptable", [...head, ["", ""]], h("tbody", null, ...rows)));
+  }
+
+  #row(point: SweepPoint, i: number): HTMLTableRowElement {
+    const state = td(""),
+      cells = CELLS.map(each => td(each === "engine" ? "" : "gd-num"));
+    const [first = "–", ...others] = point.settings;
+    const on = { click: () => this.#send("stop_point", i) },
+      halt = { class: SMALL_BUTTON, "data-command": "stop_point", on };
+    const stop = button(`Stop point ${i}`, halt, "Stop this one"),
+      open = this.#opener(i);
+    const label = `point ${i}: ${point.label}`;
+    const name = h("button", { class: "gd-link", "aria-label": label, "aria-pressed": "false" }, first);
+    const mark = h("span", { class: "gd-swatch", style: `--gd-hue:${number(point.hue)}`, "aria-hidden": "true" });
+    const el = h(
+      "tr",
+      { "data-point": i, title: point.label },
+      h("td", null, mark, name),
+      ...others.map(each => td("", each)),
+      state,
+      ...cells,
+      h("td", { class: "gd-num" }, stop, open),
+    );
+    listen(el, "click", event => {
+      if (!(event.target as Element).closest(".gd-small")) this.#choose(this.#chosen === i ? -1 : i);
+    });
+    listen(el, "pointerenter", () => this.#light(i));
+    listen(el, "pointerleave", () => this.#light(-1));
+    this.#made.set(i, { el, state, cells, stop, open });
+    return el;
+  }
+
+  /** A button that opens a point as a variant. */
+  #opener(i: number): HTMLButtonElement {
+    const context = this.#context;
+    const shown = ({ name }: Record<string, unknown>) => {
+      context.doc.view = { ...context.doc.view, variant: String(name) };
+      context.act(opening("diff"));
+    };
+    const told = "opens this point as a variant, in the Diff tab";
+    const args = () => ({ do: "open", point: i });
+    return asking(context, "sweep", `point ${i} in the Diff tab`, "Diff", told, args, shown, "open_point");
+  }
+
+  #write(data: SweepSection): void {
+    write(this.el.querySelector(".gd-fact")!, data.title);
+    write(this.#state, [data.fact, data.left].filter(Boolean).join(", "));
+    this.#state.dataset.state = { running: "running", paused: "paused" }[data.state] ?? "ready";
+    this.#bar.value = data.progress;
+    const resumes = data.state === "paused";
+    this.#pause.ariaLabel = this.#pause.textContent = resumes ? "Resume" : "Pause";
+    data.points.forEach((point, i) => {
+      const row = this.#made.get(i)!;
+      row.el.dataset.state = point.state;
+      setFlag(row.el, "data-best", i === data.best);
+      const again = point.retries > 0 ? `, again ${whole(point.retries)}` : "";
+      write(row.state, `${point.state}${i === data.best ? ", best" : ""}${again}`);
+      row.state.title = point.error || point.note;
+      row.cells.forEach((cell, k) => write(cell, point.cells[k] ?? ""));
+      if (point.error) row.el.title = `${point.label}: ${point.error}`;
+    });
+    if (data.events.length !== this.#events.children.length)
+      replace(
+        this.#events,
+        data.events.map(({ seconds, text }) => h("li", null, span("gd-muted", `${sig(number(seconds))} s `), text)),
+      );
+    this.#tell();
+  }
+
+  #draw(): void {
+    if (this.#width < 50 || !this.#data) return;
+    const data = this.#data,
+      { points, best, log } = data;
+    const scales = scalesOf(data, this.#width);
+    this.#curves = points.map(point => placed(point, scales, log));
+    const label = (value: number) => sig(log ? 10 ** value : value);
+    const size = { width: this.#width, height: HEIGHT, log };
+    const at = ([x, y]: Point, k: number) => `${k ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`,
+      path = (curve: Point[]) => curve.map(at).join("");
+    const lines = this.#curves.map((curve, i) =>
+      svgPath("gd-curve", path(curve), {
+        "data-point": i,
+        "data-state": points[i]!.state,
+        "data-best": i === best,
+        style: `--gd-hue:${number(points[i]!.hue)}`,
+      }),
+    );
+    const dot = s("circle", { class: "gd-readdot", r: 4, visibility: "hidden" });
+    const told = best >= 0 ? `, the best is ${points[best]!.label}` : "",
+      name = `losses of ${plural(points.length, "point")}${told}`,
+      viewBox = `0 0 ${this.#width} ${HEIGHT}`;
+    const svg = s(
+      "svg",
+      { class: "gd-chart", width: this.#width, height: HEIGHT, viewBox, role: "img", "aria-label": name },
+      drawAxes(scales, size, label),
+      lines,
+      dot,
+    );
+    this.#chart.replaceChildren(svg);
+    this.#mark();
+  }
+
+  #at(event: MouseEvent): [number, number] | null {
+    const box = boxOf(this.#chart);
+    return nearest(this.#curves, event.clientX - box.left, event.clientY - box.top);
+  }
+
+  #point(event: PointerEvent): void {
+    const near = this.#at(event),
+      dot = this.#chart.querySelector(".gd-readdot");
+    dot?.setAttribute("visibility", near ? "visible" : "hidden");
+    if (near) {
+      const [x, y] = this.#curves[near[0]]![near[1]]!;
+      dot?.setAttribute("cx", String(x));
+      dot?.setAttribute("cy", String(y));
+    }
+    this.#light(near?.[0] ?? -1, near?.[1]);
+  }
+
+  #light(point: number, at?: number): void {
+    this.#hover = point;
+    this.#mark();
+    this.#tell(at);
+  }
+
+  #choose(point: number): void {
+    this.#chosen = point;
+    this.#mark();
+    this.#tell(); // nothing scrolls: the words below the plot say what the row does
+  }
+
+  /** The point under the pointer, or the chosen one, stands out in plot and table. */
+  #mark(): void {
+    const shown = this.#hover >= 0 ? this.#hover : this.#chosen;
+    const svg = this.#chart.firstElementChild;
+    svg?.toggleAttribute("data-some", shown >= 0);
+    for (const path of all<SVGElement>(this.#chart, ".gd-curve"))
+      setFlag(path, "data-lit", Number(path.dataset.point) === shown);
+    for (const [i, { el }] of this.#made) {
+      setFlag(el, "data-lit", i === shown);
+      setFlag(el, "data-selected", i === this.#chosen);
+      el.querySelector(".gd-link")!.setAttribute("aria-pressed", String(i === this.#chosen));
+    }
+  }
+
+  /** Says of one point what the plot cannot: the loss under the pointer, or why it failed. */
+  #tell(at?: number): void {
+    const shown = this.#hover >= 0 ? this.#hover : this.#chosen,
+      point = this.#data?.points[shown];
+    if (!point) return write(this.#told, "Hover or click a curve or a row to see one point.");
+    const finite = point.curve.filter(([, loss]) => Number.isFinite(number(loss)));
+    const [step, loss] = (at === undefined ? finite.at(-1) : finite[at]) ?? [0, NaN];
+    const told = finite.length > 0 ? `, loss ${sig(number(loss))} at step ${whole(step)}` : "";
+    const why = ENDED.includes(point.state) && (point.error || point.note);
+    write(this.#told, `${point.label}: ${point.state}${told}${why ? `: ${why}` : ""}`);
+  }
+}
+
+export const sweepPane: PaneRecord = {
+  key: "sweep",
+  title: "Sweep",
+  twin: "sweep",
+  make: context => new SweepPanel(context),
+};
