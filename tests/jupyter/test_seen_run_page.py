@@ -47,7 +47,7 @@ def test_the_plan_and_the_arena_move_with_a_run(page: Page) -> None:
     expect(page.locator(".gd-pulse")).to_have_count(0)  # they fade and go
 
     open_tab(page, "arena")
-    head = page.locator(".gd-sweep")
+    head = page.locator(".gd-runhead")
     places = []
     for frame, at in ((10, 0), (11, 4), (12, count - 1), (13, 1)):
         tell(page, frame, under_way=at)

@@ -276,7 +276,7 @@ export class ArenaPicture {
       this.#peak(),
       s(
         "g",
-        { class: "gd-sweep", "aria-hidden": "true" },
+        { class: "gd-runhead", "aria-hidden": "true" },
         s("rect", { x: -7, y: 8, width: 14, height: this.#end - 8 }),
         s("line", { y1: 8, y2: this.#end }),
         s("path", { d: "M-5 2H5L0 9Z" }),
@@ -407,7 +407,7 @@ export class ArenaPicture {
 
   /** Move the play-head to the dispatch that is under way; −1: none runs. */
   sweep(k: number): void {
-    const head = this.svg.querySelector<SVGGElement>(".gd-sweep")!,
+    const head = this.svg.querySelector<SVGGElement>(".gd-runhead")!,
       here = k >= 0 && k < this.#count && moves();
     if (!here) return head.toggleAttribute("data-at", false) as unknown as void;
     const x = (this.x(k) + this.x(k + 1)) / 2,
