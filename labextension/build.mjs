@@ -12,15 +12,14 @@ import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { gzipSync } from 'node:zlib';
 import { build, transform } from 'esbuild';
 
 const here = dirname(fileURLToPath(import.meta.url));
 const out = join(here, '..', 'gdlab');
 
 /**
- * A stylesheet becomes a string without its white space and comments. `import packed from "packed-styles"` gives those of
- * the page together, as base64 of gzip: a third of the text.
+ * A stylesheet becomes a string without its white space and comments. `import text from "all-styles"` gives those of the
+ * page together.
  */
 const styles = {
   name: 'styles',
@@ -28,12 +27,11 @@ const styles = {
     const small = async path =>
       (await transform(readFileSync(path, 'utf8'), { loader: 'css', minify: true, target: 'esnext' })).code;
     builder.onLoad({ filter: /\.css$/ }, async ({ path }) => ({ contents: await small(path), loader: 'text' }));
-    builder.onResolve({ filter: /^packed-styles$/ }, ({ path }) => ({ path, namespace: 'packed' }));
-    builder.onLoad({ filter: /.*/, namespace: 'packed' }, async () => {
+    builder.onResolve({ filter: /^all-styles$/ }, ({ path }) => ({ path, namespace: 'styles' }));
+    builder.onLoad({ filter: /.*/, namespace: 'styles' }, async () => {
       const names = ['draw/base', 'draw/parts', 'draw/panes', 'panes/frame'];
       const sheets = names.map(name => join(here, 'src', `${name}.css`));
-      const text = (await Promise.all(sheets.map(small))).join('');
-      return { contents: gzipSync(text, { level: 9 }).toString('base64'), loader: 'text', watchFiles: sheets };
+      return { contents: (await Promise.all(sheets.map(small))).join(''), loader: 'text', watchFiles: sheets };
     });
   },
 };

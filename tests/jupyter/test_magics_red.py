@@ -84,7 +84,7 @@ OWN: dict[str, Callable[[Study], Any]] = {
     "study": lambda s: s, "closed study": lambda s: closed_copy(s), "class": lambda s: Study,
 }  # fmt: skip
 FORMS = [
-    *MAGICS, "%graph_compiled NAME", "%graph_record NAME",
+    *MAGICS, "%graph_compiled NAME", "%graph_record NAME", "%graph_sweep NAME 2 --adam 1e-3",
     "%graph NAME --static", "%graph NAME --diff NAME", "%graph NAME --values", "%graph NAME --train --run 1",
     "%graph_run NAME --feed NAME --init 0", "%graph_check NAME --feed NAME", "%graph_grad NAME --wrt w",
     "%graph_opt NAME --as NAME", "%graph_step NAME --dispatch", "%graph_watch NAME --list",

@@ -188,7 +188,7 @@ const plugin: JupyterFrontEndPlugin = {
     // -20 comes before the widget renderer's -10; safe: it builds elements and runs nothing of the document.
     rendermime.addFactory({ safe: true, mimeTypes: [MIME], createRenderer: () => new GraphRenderer() }, -20);
     page().save = (key, kept) => shown.forEach(each => each.save(key, kept));
-    void insertStyle(document.body);
+    insertStyle(document.body);
     const style = document.createElement("style");
     style.textContent = cells;
     document.head.append(style);

@@ -6,9 +6,9 @@ declare module "*.css" {
 }
 
 /** The style of the page, small (build.mjs). */
-declare module "packed-styles" {
-  const gzip: string;
-  export default gzip;
+declare module "all-styles" {
+  const text: string;
+  export default text;
 }
 
 /** The layouts as a function whose text is a worker's program (build.mjs). */

@@ -16,14 +16,13 @@ export class View implements Mounted {
   #handle: Handle | null = null;
   #stop = () => {};
   #destroyed = false;
-  readonly #styled: Promise<void>;
   #shown = true;
   readonly #observer: IntersectionObserver;
   readonly #waiting = h("div", { class: "gdlab gd-wait", role: "status" }, "gdlab: waiting for the graph …");
 
   constructor(el: HTMLElement) {
     this.#el = el;
-    this.#styled = insertStyle(el);
+    insertStyle(el);
     el.append(this.#waiting);
     this.#observer = new IntersectionObserver(entries => {
       this.#shown = entries.at(-1)!.isIntersecting;
@@ -35,9 +34,11 @@ export class View implements Mounted {
   /** Draw another document; what is open and selected stays. An older call that is still unpacking is dropped. */
   update(payload: Payload): void {
     const asked = ++this.#asked;
-    Promise.all([openDoc(payload), this.#styled]).then(
-      ([doc]) => {
-        if (asked === this.#asked && !this.#destroyed) this.#draw(doc);
+    openDoc(payload).then(
+      doc => {
+        if (asked !== this.#asked || this.#destroyed) return;
+        insertStyle(this.#el); // by now it may stand in a shadow root
+        this.#draw(doc);
       },
       (error: unknown) => {
         if (asked === this.#asked && !this.#scene)
