@@ -271,7 +271,7 @@ def test_an_interrupt_stops_all_engines_and_keeps_their_state(two: Cluster) -> N
 
 
 def test_a_run_goes_on_after_the_death_of_an_engine_where_it_may(two: Cluster, tmp_path: Path) -> None:
-    study, other, steps = regression(), regression(), 150
+    study, other, steps = regression(), regression(), 300  # 3 s, in which the watcher finds its moment
     kill = lambda rank: os.kill(two.engines[rank].pid, signal.SIGKILL)  # noqa: E731
     settings = {"feed": slowly, "adam": 1e-2, "on": two, "save_every": 20}
     run = study.run(steps, init=0, resume=2, store=tmp_path, watch=when(50, lambda: kill(1)), **settings)
@@ -288,7 +288,7 @@ def test_a_run_goes_on_after_the_death_of_an_engine_where_it_may(two: Cluster, t
     before = study.session.read_param("w")
     with pytest.raises(EngineLostError) as caught:  # without resume; the last test of this cluster
         study.run(5000, store=tmp_path, watch=when(50, act), **settings)
-    assert time.monotonic() - died[0] < 5
+    assert time.monotonic() - died[0] < 10  # 5 s where nothing else runs; tests run beside
     error = caught.value
     assert (error.engine, error.host) == (0, two.engines[0].host) and error.step >= 50
     assert error.saved is not None and Path(error.saved).parent == tmp_path and "resume=1" in str(error)

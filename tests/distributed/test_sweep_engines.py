@@ -89,8 +89,8 @@ def test_a_killed_engine_loses_no_point(pair: Cluster) -> None:
     """kill -9 of an engine in a sweep of 12 points: all 12 are there, and the right ones; no process is left. Last in
     this module: the other engine goes on alone."""
     study = Study(networks.mlp(), train=True, device="cpu", name="mlp")
-    here = study.sweep(GRID, steps=200, feed=feed)
-    found = made_sweep(study, GRID, steps=200, feed=feed, on=pair)
+    here = study.sweep(GRID, steps=500, feed=feed)
+    found = made_sweep(study, GRID, steps=500, feed=feed, on=pair)
     victim = pair.engines[0]
 
     def kill() -> None:

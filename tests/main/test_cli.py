@@ -72,7 +72,7 @@ def test_explain_json_is_a_slice_of_the_document(saved: Path, capsys: pytest.Cap
     assert all(stage in data["stages"] for stage in stages) and all(one in data["passes"] for one in passes)
     assert plan == {name: data["plan"][name] for name in plan}
     assert part == {name: data[name] for name in part} and {"format", "title", "summary"} <= set(part)
-    assert stages or plan or view in ("session", "links")
+    assert stages or plan or view in ("session", "links", "sweep")
 
 
 def test_explain_a_chain_and_its_json(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
