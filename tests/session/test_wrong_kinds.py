@@ -23,7 +23,7 @@ WRONG: dict[str, Any] = {
     "nested": {1: [2]},
 }  # fmt: skip
 LEFT_OUT = {"controls", "close", "wait", "save_checkpoint", "load_checkpoint",
-            "to_end"}  # the study's, which gives it a run of the runner's own  # fmt: skip
+            "to_end", "adopt_steps"}  # for the study, and for engines that made the steps  # fmt: skip
 RIGHT = {"name": "w", "prefix": "w", "data": ONE["x"], "feed": None, "names": ["w"], "weights": {}}
 
 
