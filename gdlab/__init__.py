@@ -65,6 +65,9 @@ _BINDINGS |= {
     "Document": {"save": "view.files:save"},
     "CompiledGraph": {"doc": "view.document.compiled:compiled_document"},
     "Report": {"doc": "property view.document.listed:report_document"},
+    "GgufModel": {"generate": "generate.tokens:generate", "unload": "generate.tokens:unload"},
+    "PretrainedModel": {"generate": "generate.tokens:generate", "unload": "generate.tokens:unload"},
+    "Tokens": {"progress_line": "jupyter.generating:progress_line"},
     "GraphSession": {"to_study": "study.recorded:to_study"},
     "Session": {"compile": "compiled.build:compile_session", "controls": "jupyter.controls:controls"},
     "Study": {

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gdlab.base.binding import bound
 from gdlab.base.errors import ArgumentError, GraphError, LoadError, ShapeError, unknown_name
 from gdlab.base.files import read_regular
 from gdlab.base.formats import encode
@@ -34,13 +35,15 @@ from gdlab.models.families import FAMILIES
 from gdlab.models.family import WHERE, Family, Request, Source
 from gdlab.op.storage import written_in_place
 
-CONFIG = "config.json"
+CONFIG, GENERATION = "config.json", "generation_config.json"
+POSITIONS = ("max_position_embeddings", "n_positions")  # fields of config.json
 MOST_CONFIG = 1 << 20  # bytes of config.json
 Dtype = Literal["f32", "f16", "q8", "q4"]
 DTYPES: dict[str, DType] = {"f32": f32, "f16": DType.f16, "q8": DType.q8_0, "q4": DType.q4_0}  # of matrices
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@bound
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class PretrainedModel(Mapping[str, Array]):
     """A graph, the configuration that it was built from, and the values of its parameters by name, read one by one when
     they are asked for: as a mapping f32 in the graph's shapes, by `weights` in the formats that the graph has."""
@@ -69,6 +72,22 @@ class PretrainedModel(Mapping[str, Array]):
     def batch(self) -> int:
         """Return the rows of the graph's batch."""
         return self.request.batch
+
+    @property
+    def positions(self) -> int | None:
+        """Return the most positions that config.json names, None where it names none."""
+        fields = _fields(self.folder)
+        for name in POSITIONS:
+            if isinstance(given := fields.get(name), int):
+                return int(given)
+        return None
+
+    @property
+    def end_tokens(self) -> tuple[int, ...]:
+        """Return the tokens that end a text, as generation_config.json says, or else config.json."""
+        generation = _fields(self.folder, GENERATION) if (self.folder / GENERATION).is_file() else {}
+        end = generation.get("eos_token_id", _fields(self.folder).get("eos_token_id"))
+        return tuple(id for id in (end if isinstance(end, list) else [end]) if isinstance(id, int) and id >= 0)
 
     def __getitem__(self, name: str) -> Array:
         if name not in self.sources:
@@ -195,14 +214,14 @@ def _home(folder: str | os.PathLike[str]) -> Path:
     return home
 
 
-def _fields(home: Path) -> dict[str, Any]:
+def _fields(home: Path, file: str = CONFIG) -> dict[str, Any]:
     try:
-        fields = json.loads(read_regular(home / CONFIG, MOST_CONFIG))
+        fields = json.loads(read_regular(home / file, MOST_CONFIG))
     except (OSError, ValueError, RecursionError) as error:
         given = f"{type(error).__name__}: {error!s:.200}"
-        raise LoadError(WHERE, CONFIG, given, f"a JSON object of at most {MOST_CONFIG:,} bytes in {home}") from None
+        raise LoadError(WHERE, file, given, f"a JSON object of at most {MOST_CONFIG:,} bytes in {home}") from None
     if not isinstance(fields, dict):
-        raise LoadError(WHERE, CONFIG, type(fields).__name__, "a JSON object")
+        raise LoadError(WHERE, file, type(fields).__name__, "a JSON object")
     return fields
 
 

@@ -34,6 +34,7 @@ LIBRARIES = {
     "onnx": "load/onnx/",
     "gguf": "load/gguf/",
     "torch": "load/pt2/",
+    "tokenizers": "generate/",
     "ipyparallel": "distributed/",
     "mpi4py": "distributed/",
 }
@@ -161,6 +162,7 @@ from gdlab.base.binding import BINDINGS
 homes = {"Value": "graph.value", "Graph": "graph.graph", "ExecutionPlan": "plan.records",
          "Session": "session.session", "Study": "study.study", "CompiledGraph": "compiled.graph",
          "EagerSession": "eager.session", "GraphSession": "record.session",
+         "GgufModel": "load.gguf.model", "PretrainedModel": "load.pretrained", "Tokens": "generate.tokens",
          "Report": "record.report", "Document": "view.document.document"}
 for cls, names in BINDINGS.items():
     owner = getattr(import_module(f"gdlab.{homes[cls]}"), cls) if cls in homes else import_module(f"gdlab.{cls}")

@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gdlab.base.binding import bound
 from gdlab.base.errors import ArgumentError, LoadError, unknown_name
 from gdlab.base.formats import decode
 from gdlab.base.formats.packed import Packed
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.base.words import plural
 from gdlab.graph import Graph
-from gdlab.load.gguf.container import WHERE, Container, read_container
+from gdlab.load.gguf.container import WHERE, Container, Field, read_container
 from gdlab.load.gguf.fields import read_config
 from gdlab.load.names.llama import our_name, rotated_by
 from gdlab.load.stored import Settable, factors, with_formats
@@ -33,7 +34,8 @@ EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 FREQUENCIES = "rope_freqs.weight"  # factors of the rotation's angles
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@bound
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class GgufModel(Mapping[str, Array]):
     """The graph, its extents, and the values of its parameters by our names: decoded, f32 in the graph's shapes, as a
     mapping; as they lie in the file by `packed`. Bytes are read when they are asked for."""
@@ -74,6 +76,28 @@ class GgufModel(Mapping[str, Array]):
         `set_parameter_packed` takes, and a u32 buffer of a `GraphExecutor`."""
         return self._rows(name)[0].tobytes()
 
+    def at(self, mode: Mode = "prefill", length: int = 64) -> GgufModel:
+        """Return a model of the same file with another graph."""
+        _check_mode(self.container, mode)
+        graph = _stored(transformer_lm(self.config, length, mode), self.config, self.container, self.names)
+        return replace(self, graph=graph, turned=frozenset(graph.node(id).name for id in factors(graph)))
+
+    @property
+    def folder(self) -> None:
+        """A GGUF file has no folder, from which a tokenizer could be read."""
+        return None
+
+    @property
+    def positions(self) -> int | None:
+        """The most positions that the model was made for, where the file says so."""
+        return _whole(self.container.fields.get("llama.context_length"))
+
+    @property
+    def end_tokens(self) -> tuple[int, ...]:
+        """The token that ends a text, where the file names one."""
+        end = _whole(self.container.fields.get("tokenizer.ggml.eos_token_id"))
+        return () if end is None else (end,)
+
     @property
     def weights(self) -> Mapping[str, Array | Packed]:
         """Return the values that a session takes by `set_parameter`: f32 as arrays, others in the file's bytes; each is
@@ -97,6 +121,10 @@ class GgufModel(Mapping[str, Array]):
         data = data.reshape(type.shape[0], -1)
         extent = rotated_by(theirs)
         return (data if extent is None else _halves(data, getattr(self.config, extent))), type
+
+
+def _whole(field: Field | None) -> int | None:
+    return field if isinstance(field, int) and not isinstance(field, bool) and field >= 0 else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
