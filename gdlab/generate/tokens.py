@@ -95,11 +95,13 @@ class Tokens(Closing):
         if all(row.reason for row in self._rows):
             raise StopIteration
         try:
+            self._tell()
             found = [row.next() for row in self._rows]
         except BaseException:
             self.close()
             raise
-        self._tell()
+        if all(row.reason for row in self._rows):
+            self._tell(True)
         return found[0] if self.single else found
 
     def finish(self) -> Self:
@@ -110,8 +112,10 @@ class Tokens(Closing):
 
     def close(self) -> None:
         """Release caches and plans; no further token is written. Idempotent."""
-        for row in self._rows:
-            row.end("closed")
+        if not all(row.reason for row in self._rows):
+            for row in self._rows:
+                row.end("closed")
+            self._tell(True)
 
     # what was written -------------------------------------------------------------------------------------------------
     @property
@@ -160,15 +164,16 @@ class Tokens(Closing):
         return f"<Tokens: {', '.join(parts)}, {self.device}{ended}>"
 
     # progress ---------------------------------------------------------------------------------------------------------
-    def _tell(self) -> None:
+    def _tell(self, ended: bool = False) -> None:
         """Show how far it is, at most four times a second, where a notebook looks on."""
-        now, ended = time.monotonic(), all(row.reason for row in self._rows)
-        if now < self._next_line and not ended:
-            return
-        if self._shown is None:
+        now = time.monotonic()
+        if self._shown is None and not ended:
             self._shown = self.progress_line()  # type: ignore[attr-defined]  # bound in gdlab/__init__.py
+        elif self._shown is not None and (ended or now >= self._next_line):
+            self._shown(self)
+        else:
+            return
         self._next_line = now + PROGRESS_SECONDS
-        self._shown(self)
 
 
 def generate(

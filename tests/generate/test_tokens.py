@@ -98,7 +98,8 @@ def test_weights_in_formats_write_what_their_own_graphs_give(folder: Path, dtype
 def test_a_gguf_file_writes_tokens_too(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
     fields = {"embedding_length": 32, "block_count": 1, "feed_forward_length": 64, "attention.head_count": 2,
-              "attention.head_count_kv": 1, "context_length": 48, "vocab_size": 40, "rope.dimension_count": 16}  # fmt: skip
+              "attention.head_count_kv": 1, "context_length": 48, "vocab_size": 40,
+              "rope.dimension_count": 16}  # fmt: skip
     for name, value in fields.items():
         writer.add_uint32(f"llama.{name}", value)
     writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-6)
@@ -300,7 +301,8 @@ def test_bad_input_is_refused_in_a_line_and_nothing_is_made(folder: Path) -> Non
     for given, text in BAD:
         with pytest.raises(gd.ArgumentError, match=text) as error:
             model.generate(**{"ids": [1, 2, 3], "device": "cpu", **given})
-        assert str(error.value).startswith("generate: ") and "\n" not in str(error.value) and len(str(error.value)) < 250
+        told = str(error.value)
+        assert told.startswith("generate: ") and "\n" not in told and len(told) < 250
     with pytest.raises(gd.ArgumentError, match="device"):
         model.generate([1], device="tpu")
     assert id(model) not in tokens._PLANS
