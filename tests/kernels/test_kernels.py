@@ -131,6 +131,37 @@ def test_few_sums_over_many_steps_are_split() -> None:
         assert plan.dispatches[0].variant == variant
 
 
+@pytest.mark.parametrize("name", ["matmul", "matmul_bt"])
+def test_few_rows_read_every_weight_once(name: str) -> None:
+    """1 to 4 rows, with and without tails of K, of columns and of a group; five rows are tiles again."""
+    needs("wgpu")
+    found = device("wgpu")
+    target = Target("wgpu", "hardware", found.target.limits)
+    for m, n, k in ((1, 40, 2048), (1, 6, 33), (2, 17, 64), (3, 64, 130), (4, 20, 511), (1, 1, 32), (5, 20, 64)):
+        b = (n, k) if name == "matmul_bt" else (k, n)
+        build = lambda m=m, n=n, k=k, b=b: ops.tanh(  # noqa: E731
+            getattr(ops, name)(ops.input("a", (m, k)), ops.input("b", b)) * 0.25 + ops.input("c", (n,))
+        )
+        plan = check((found, target), graph_of(build))
+        assert (plan.dispatches[0].variant.split()[0] == "vector") == (m < 5)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "q8_0", "q4_0", "q4_k", "q6_k"])
+def test_few_rows_decode_four_stored_weights_at_a_time(dtype: str) -> None:
+    needs("wgpu")
+    found = device("wgpu")
+    target = Target("wgpu", "hardware", found.target.limits)
+    random = np.random.default_rng(7)
+    for m, n, k in ((1, 37, 512), (3, 8, 256)):
+        stored = TensorType((n, k), DType[dtype])
+        made = piece(REGISTRY["matmul_bt"], (TensorType((m, k)), stored), target)
+        (d,) = made.dispatches
+        assert d.variant.startswith("vector") and "in1_four(" in kernels.wgsl(d, target)[0]
+        x, w = random.standard_normal((m, k)).astype(np.float32), random.standard_normal((n, k)).astype(np.float32)
+        packed = encode(w, stored.dtype)
+        with Graph() as g:
+            g.output(ops.matmul_bt(ops.input("x", (m, k)), stored_leaf(g, stored)))
+        plan = compile(g, mode="inference", target=target)
 def test_shared_tiles_fit_every_adapter() -> None:
     """Whatever is asked for, workgroup memory and the invocations of a group suffice: fewer steps, then fewer parts."""
     asked = [*TILINGS, (128, 128, 32, 8, 8, 1, 1), (64, 64, 16, 4, 4, 1, 2), (32, 32, 32, 4, 4, 4, 2)]

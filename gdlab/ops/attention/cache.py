@@ -166,6 +166,8 @@ def cache_write_prefix(new: Value, cache: Value, pos: Value, count: Value) -> Te
 
 # reading --------------------------------------------------------------------------------------------------------------
 READS = "attention_cached attention_rows attention_four attention_scores attention_values"
+KEYS = "attention_keys attention_scores attention_values"  # on hardware
+KEY_GROUP = 256  # invocations that share the keys of a query
 
 
 def _read_form(builder: KernelBuilder, c: KernelConstants) -> None:
@@ -200,7 +202,18 @@ def _read_kernel(mask: str) -> Shader:
         trips = (2 * quads + 1) * -(-types[1].shape[0] // 4) + 9 * quads
         return alone(units, trips, numbers, 4 * flops(types[0], types[1], attrs), extents(types, attrs))
 
-    return Shader(together(f"{READS} {mask}"), work, numpy_form=_read_form)
+    keys = Shader(together(f"{KEYS} {mask}"), _key_work, in_bounds=True)
+    return Shader(together(f"{READS} {mask}"), work, hardware=keys, numpy_form=_read_form)
+
+
+def _key_work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work | None:
+    """A group for each query and head; None where a head is too wide for one."""
+    numbers = constants(types[0], types[1], attrs)
+    wide = max(4, 1 << (int(numbers["QUADS"]) - 1).bit_length())
+    if wide > KEY_GROUP:
+        return None
+    units, count = types[0].shape[0] * attrs["num_heads"], 4 * flops(types[0], types[1], attrs)
+    return Work(units, 0, numbers | {"WIDE": wide}, count, KEY_GROUP, extents=extents(types, attrs))
 
 
 def _check_read(q: Value, k: Value, v: Value, counts: tuple[Value, ...], heads: int, kv: int, d: int) -> TensorType:
