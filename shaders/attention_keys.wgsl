@@ -29,7 +29,7 @@ fn main(
     for (var first = first_key(query); first < end; first += LANES) {
         let key = first + lane;
         let sees = key < end;
-        let score = select(-3e38, score_of(query, head, min(key, end - 1u), kv) * SCALE, sees);
+        let score = select(-3e38, score_of(query, head, min(key, end - 1u), kv), sees);
         let now = max_nan(highest, largest(lane, score));
         let weight = select(0.0, exp(score - now), sees);
         let shrink = exp(highest - now);
@@ -60,7 +60,8 @@ fn score_of(query: u32, head: u32, key: u32, kv: u32) -> f32 {
     for (var c = 0u; c < D; c += 4u) {
         products += row4(query, head, c) * column4(key, kv, c);
     }
-    return dot(products, vec4<f32>(1.0));
+    let score = dot(products, vec4<f32>(1.0)) * SCALE;
+    return select(tanh(score / max(SOFTCAP, 1e-30)) * SOFTCAP, score, SOFTCAP == 0.0);
 }
 
 // The weighted values of every PARTS-th of 256 keys, four of them at a time.

@@ -21,6 +21,8 @@ from places import REPO
 from gdlab import kernels, ops
 from gdlab.autodiff import differentiate
 from gdlab.base.errors import CompileError
+from gdlab.base.formats import decode, encode
+from gdlab.base.types import DType
 from gdlab.devices.base import Device
 from gdlab.devices.choose import device
 from gdlab.graph import Graph, Value
@@ -153,15 +155,23 @@ def test_few_rows_decode_four_stored_weights_at_a_time(dtype: str) -> None:
     target = Target("wgpu", "hardware", found.target.limits)
     random = np.random.default_rng(7)
     for m, n, k in ((1, 37, 512), (3, 8, 256)):
-        stored = TensorType((n, k), DType[dtype])
-        made = piece(REGISTRY["matmul_bt"], (TensorType((m, k)), stored), target)
-        (d,) = made.dispatches
-        assert d.variant.startswith("vector") and "in1_four(" in kernels.wgsl(d, target)[0]
         x, w = random.standard_normal((m, k)).astype(np.float32), random.standard_normal((n, k)).astype(np.float32)
-        packed = encode(w, stored.dtype)
         with Graph() as g:
-            g.output(ops.matmul_bt(ops.input("x", (m, k)), stored_leaf(g, stored)))
+            g.output(ops.matmul_bt(ops.input("x", x.shape), ops.parameter("w", w.shape, dtype=DType[dtype])))
         plan = compile(g, mode="inference", target=target)
+        (d,) = plan.dispatches
+        assert d.variant.startswith("vector") and "in1_four(" in plan.wgsl(0)[0]
+        words = encode(w, DType[dtype])
+        program = found.load(plan)
+        program.upload(plan.input_buffers[0][1], x)
+        program.upload_words(plan.stored_params[0][1], words)
+        program.step(None)
+        (got,) = plans.outputs(program)
+        program.close()
+        decoded = decode(words, DType[dtype], w.shape).astype(np.float64)
+        np.testing.assert_allclose(got, x @ decoded.T, rtol=1e-4, atol=1e-4)
+
+
 def test_shared_tiles_fit_every_adapter() -> None:
     """Whatever is asked for, workgroup memory and the invocations of a group suffice: fewer steps, then fewer parts."""
     asked = [*TILINGS, (128, 128, 32, 8, 8, 1, 1), (64, 64, 16, 4, 4, 1, 2), (32, 32, 32, 4, 4, 4, 2)]

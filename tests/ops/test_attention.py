@@ -220,17 +220,19 @@ def test_few_rows_are_shared_by_more_groups_and_compute_the_same(name: str, monk
     op_checks.check_hardware_form(REGISTRY[name])
 
 
-def cached(queries: int, keys: int, d: int, *counts: int, window: int | None = None) -> Sample:
+def cached(queries: int, keys: int, d: int, *counts: int, **more: float) -> Sample:
     h, kv = 4, 2
-    attrs = {"num_heads": h, "num_kv_heads": kv, "head_dim": d} | ({} if window is None else {"window": window})
-    ones = [(1,)] * len(counts)
-    values = (None, None, None, *([count] for count in counts))
-    return Sample((queries, h * d), (keys, kv * d), (keys, kv * d), *ones, attrs=attrs, values=values, low=-1, high=1)
+    attrs = {"num_heads": h, "num_kv_heads": kv, "head_dim": d} | more
+    ones, values = [(1,)] * len(counts), (None, None, None, *([count] for count in counts))
+    whole = {3 + i: 1000 for i in range(len(counts))}
+    shapes = (queries, h * d), (keys, kv * d), (keys, kv * d)
+    return Sample(*shapes, *ones, attrs=attrs, integers=whole, values=values, low=-1, high=1)
 
 
 MANY_KEYS = {  # in one, two and three rounds of 256 keys, of heads of one four, with a tail, and of many fours
     "cached_attention": (cached(1, 700, 64, 600), cached(2, 300, 3, 255), cached(1, 257, 132, 999)),
     "cached_block_attention": (cached(3, 600, 6, 510, 2, window=0), cached(3, 600, 20, 400, 3, window=300)),
+    "cached_softcap_attention": (cached(2, 300, 8, 280, 2, softcap=0.5),),
 }
 
 
