@@ -130,9 +130,9 @@ def _vectors(d: Dispatch, p: Matmul) -> Iterator[str]:
     rows, wide, parts = d.params
     beside = f"{_invocations(wide)} side by side have" if wide > 1 else "one invocation has"
     yield (
-        f"So few rows use each value of B {_times(rows)}: what counts is to read B once, and no faster than memory gives "
-        f"it. K in {parts} parts side by side: of every {whole(4 * parts)} steps each takes four; in a part {beside} four "
-        "columns each; the parts meet in workgroup memory."
+        f"So few rows use each value of B {_times(rows)}: what counts is to read B once, as fast as memory gives it. "
+        f"K in {parts} parts side by side: of every {whole(4 * parts)} steps each takes four; in a part {beside} "
+        "four columns each; the parts meet in workgroup memory."
     )
 
 

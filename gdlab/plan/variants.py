@@ -334,9 +334,10 @@ def _k_groups(p: Matmul, limits: Limits) -> Schedule:
 
 def _vectors(p: Matmul, limits: Limits) -> Schedule:
     """`params` = rows, fours of columns side by side, parts of K: enough of them to keep memory busy. Where the steps
-    of a column lie in a row, neighbours read neighbouring steps, else neighbouring columns."""
+    of a column lie in a row, neighbours read neighbouring steps, else neighbouring columns (5632 x 2048 in f32: 8 side
+    by side 2.8 TB/s, 4 2.4, 2 1.8; 16x16 tiles 1.7; in f16, steps in a row, 1.4-2.1, tiles 0.7; H200, 2026-11-23)."""
     quads = -(-p.n // 4)
-    wide = 1 if p.b == "nk" else min(4, _power(quads, 4))
+    wide = 1 if p.b == "nk" else _power(quads, 8)
     most = min(limits.invocations, ROW_GROUP) // wide
     parts = max(min(GROUP // wide, most), _power(min(-(-_VECTORS // quads), p.k // 8), most))
     return vectors_of(p, wide, parts, limits)
