@@ -1,4 +1,4 @@
-"""WGSL of matrix products: tiles in registers (software adapters), parts of K side by side (small results, few rows)."""
+"""WGSL of matrix products: tiles in registers (software adapters), parts of K side by side (small results)."""
 
 from __future__ import annotations
 
@@ -259,8 +259,8 @@ def vectors(text: Text, product: Product, params: tuple[int, ...]) -> None:
     group, tiles = wide * parts, -(-p.n // (4 * wide))
     tile = Tile(product, rows, 1, guard=p.k % 4 != 0 or p.n % (4 * wide) != 0)
     text.add(
-        f"// A group computes {4 * wide} columns of the {p.m} x {p.n} result: {parts} parts of {wide} invocations walk\n"
-        f"// every {parts}th four of the {p.k} steps straight from memory; workgroup memory adds the parts."
+        f"// A group computes {4 * wide} columns of the {p.m} x {p.n} result: {parts} parts of {wide} invocations\n"
+        f"// walk every {parts}th four of the {p.k} steps straight from memory; workgroup memory adds the parts."
     )
     with text.working(MEET):
         text.add(f"var<workgroup> sums: array<vec4<f32>, {rows * group}>;\n")
