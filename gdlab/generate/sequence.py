@@ -15,7 +15,7 @@ from gdlab.generate.sampling import Sampling
 
 AHEAD = 256  # new tokens for which the first caches have room
 FIRST_STEPS, MOST_STEPS = 4, 64  # of one call to the device
-SHORT_SECONDS, LONG_SECONDS = 0.03, 0.1  # of a call
+SHORT_SECONDS, LONG_SECONDS = 0.04, 0.15  # of a call
 
 
 class CachedSequence(Closing):
@@ -76,7 +76,7 @@ class CachedSequence(Closing):
         return first
 
     def _feed(self, decode: CompiledGraph, token: int) -> None:
-        """Where nothing is drawn: keep token and position on the device, each fed by the step before."""
+        """Keep token and position on the device, each fed by the step before, where nothing is drawn."""
         if self.drawer is not None:
             return
         for name, value, output in ((TOKEN, token, NEXT), (POSITION, self.positions, NEXT_POSITION)):

@@ -11,8 +11,9 @@ from typing import Any, Literal, Self
 
 from gdlab.base.binding import bound
 from gdlab.base.closing import Closing
-from gdlab.base.errors import ArgumentError
+from gdlab.base.errors import ArgumentError, GraphError
 from gdlab.base.words import duration, plural, sig
+from gdlab.generate.graphs import decode_graph
 from gdlab.generate.plans import LanguageModel, Plans
 from gdlab.generate.prompts import Prompts, Stop, Tokenizer, checked_prompts, checked_stop, texts_in
 from gdlab.generate.sampling import WHERE, Sampling, checked_sampling, whole_number
@@ -133,8 +134,8 @@ class Tokens(Closing):
 
     @property
     def reason(self) -> Any:
-        """Why it ended: "stop", "length" (`max_new_tokens`), "closed", or "" while it goes on; of several prompts a
-        list."""
+        """The reason of the end: "stop", "length" (`max_new_tokens`), "closed", or "" while it goes on; of several
+        prompts a list."""
         found = [row.reason for row in self._rows]
         return found[0] if self.single else found
 
@@ -189,8 +190,7 @@ def generate(
     one is drawn; the same `seed` draws the same tokens. `stop`: token ids, or texts, that end a sequence; None: the end
     tokens of the model, (): nothing.
     """
-    if not isinstance(model, LanguageModel):
-        raise ArgumentError(WHERE, "model", type(model).__name__, "a language model: gd.models.from_pretrained(folder)")
+    _check_model(model)
     sampling = checked_sampling(temperature, top_k, top_p, seed)
     text = texts_in(ids) or texts_in(stop)
     tokenizer = Tokenizer(model.folder) if text else None
@@ -201,6 +201,19 @@ def generate(
     most = [_checked_count(len(row), max_new_tokens, positions) for row in prompts.rows]
     plans = _plans_of(model, device)
     return _tokens(model, plans, prompts, most, sampling, ends, tokenizer)
+
+
+def _check_model(model: Any) -> None:
+    """Refuse what has no graph that writes token by token, such as an encoder."""
+    wanted = "a language model: gd.models.from_pretrained(folder) or gd.load_gguf(path)"
+    if not isinstance(model, LanguageModel):
+        raise ArgumentError(WHERE, "model", type(model).__name__, wanted)
+    if id(model) in _PLANS:  # it was looked at before
+        return
+    try:
+        decode_graph(model.at(mode="decode", length=1).graph)
+    except (ArgumentError, GraphError) as error:
+        raise ArgumentError(WHERE, "model", f"{model!r:.80}, which does not decode ({error!s:.160})", wanted) from None
 
 
 def _tokens(

@@ -18,7 +18,7 @@ from language_models import llama_folder
 
 import gdlab as gd
 from gdlab.compiled import CompiledGraph
-from gdlab.generate import plans, sequence, tokens
+from gdlab.generate import generate, plans, sequence, tokens
 
 RNG = np.random.default_rng(25)
 PROMPTS = [RNG.integers(0, 61, n).tolist() for n in (1, 7, 8, 9, 63)]
@@ -303,6 +303,19 @@ def test_bad_input_is_refused_in_a_line_and_nothing_is_made(folder: Path) -> Non
             model.generate(**{"ids": [1, 2, 3], "device": "cpu", **given})
         told = str(error.value)
         assert told.startswith("generate: ") and "\n" not in told and len(told) < 250
+    at = type(model).at
+
+    def encoder(self: Any, mode: str | None = None, length: int | None = None, batch: int | None = None) -> Any:
+        if mode == "decode":
+            raise gd.ArgumentError("from_pretrained", "mode", "'decode'", "one of inference, training")
+        return at(self, mode, length, batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(model), "at", encoder)
+        with pytest.raises(gd.ArgumentError, match="generate: model: given <Pretr.*does not decode.*wanted a language"):
+            model.generate([1])
+    with pytest.raises(gd.ArgumentError, match="generate: model: given int, wanted a language model"):
+        generate(3, [1])  # type: ignore[arg-type]
     with pytest.raises(gd.ArgumentError, match="device"):
         model.generate([1], device="tpu")
     assert id(model) not in tokens._PLANS
