@@ -25,7 +25,7 @@ from gdlab.devices.choose import device as choose_device
 from gdlab.devices.wgpu.wgpu_device import adapters
 from gdlab.generate.plans import Plans
 from gdlab.generate.sampling import Sampling
-from gdlab.generate.sequence import CachedSequence
+from gdlab.generate.sequence import CachedSequences
 from gdlab.graph import Graph
 from gdlab.load.pretrained import DTYPES, _graph
 from gdlab.models import TransformerLmConfig
@@ -111,11 +111,11 @@ class RandomModel:
 
 
 # measuring ------------------------------------------------------------------------------------------------------------
-def taken(sequence: CachedSequence, count: int) -> float:
+def taken(sequence: CachedSequences, count: int) -> float:
     """Seconds per token of the next `count` tokens or a few more."""
     made, start = sequence.made, time.perf_counter()
     while sequence.made < made + count:
-        sequence.more()
+        sequence.more([True])
     return (time.perf_counter() - start) / (sequence.made - made)
 
 
@@ -135,24 +135,24 @@ def ours(model: RandomModel, device: str, count: int, profiled: bool) -> Figures
     plans, most = Plans(choose_device(device)), 2048 - len(PROMPT)
     try:
         start = time.perf_counter()
-        with CachedSequence(model, plans, PROMPT, most, Sampling()) as first:
-            first.more()
+        with CachedSequences(model, plans, [PROMPT], [most], Sampling()) as first:
+            first.more([True])
         notes = [f"first prompt with plans and upload {time.perf_counter() - start:.1f} s"]
-        with CachedSequence(model, plans, PROMPT, most, Sampling()) as sequence:
-            tokens = sequence.more()
+        with CachedSequences(model, plans, [PROMPT], [most], Sampling()) as sequence:
+            tokens = sequence.more([True])[0]
             notes.append(f"a second prompt of {len(PROMPT)} tokens {sequence.prefill_seconds * 1e3:.1f} ms")
             while sequence.made < WARM:
-                tokens += sequence.more()
+                tokens += sequence.more([True])[0]
             for _ in range(2):
                 taken(sequence, count)
             seconds = [taken(sequence, count) for _ in range(ROUNDS)]
-            logits = sequence.prompt_logits
-            assert sequence.decode is not None and logits is not None
+            logits = sequence.prompt_logits[0]
+            assert sequence.decode is not None
             plan = sequence.decode.plan
             notes.append(f"{len(plan.dispatches)} dispatches in {len(plan.groups)} groups a token")
             if profiled:
                 notes += list(profile_lines(sequence))
-        with CachedSequence(model, plans, PROMPT, most, Sampling(0.8, 40, 0.95, 0)) as drawn:
+        with CachedSequences(model, plans, [PROMPT], [most], Sampling(0.8, 40, 0.95, 0)) as drawn:
             taken(drawn, 4)
             notes.append(f"drawn by temperature, top-k and top-p {taken(drawn, count) * 1e3:.3g} ms a token")
         sizes = sum(type.data_bytes for type in model.types.values())
@@ -161,7 +161,7 @@ def ours(model: RandomModel, device: str, count: int, profiled: bool) -> Figures
         plans.close()
 
 
-def profile_lines(sequence: CachedSequence) -> Iterator[str]:
+def profile_lines(sequence: CachedSequences) -> Iterator[str]:
     """Say where the time of a token goes on the device, by the timestamps of its dispatches."""
     assert sequence.decode is not None
     try:

@@ -54,7 +54,7 @@ def written(model: Any, ids: list[int], count: int) -> list[int]:
 @pytest.mark.parametrize("ids", PROMPTS, ids=lambda ids: str(len(ids)))
 def test_padding_of_a_bucket_changes_no_logit_and_no_token(model: Any, ids: list[int]) -> None:
     made = model.generate(ids, max_new_tokens=5, device="cpu").finish()
-    got, want = made._rows[0].sequence.prompt_logits, exact_logits(model, ids)
+    got, want = made._groups[0].sequences.prompt_logits[0], exact_logits(model, ids)
     assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
     assert made.tokens == written(model, ids, 5)
 
@@ -68,7 +68,7 @@ def test_caches_grow_into_the_next_bucket_and_tokens_stay(model: Any, monkeypatc
     monkeypatch.setattr(sequence, "copy_caches", lambda a, b: (copied.append(1), copy(a, b)))
     grown = model.generate(PROMPTS[1], max_new_tokens=100, device="cpu")
     for _ in grown:
-        graph = grown._rows[0].sequence.decode
+        graph = grown._groups[0].sequences.decode
         lengths |= set() if graph is None else {graph.plan.param_types["k.0"].shape[0]}
     assert grown.tokens == whole.tokens and lengths == {8, 16, 32, 64, 128} and len(copied) == 4
     warm = model.generate(PROMPTS[1], max_new_tokens=100, temperature=0.7, seed=1, device="cpu").finish()
@@ -81,12 +81,29 @@ def test_both_devices_and_a_batch_write_what_each_prompt_alone_gives(model: Any)
     several = model.generate([*PROMPTS[:3], np.array(PROMPTS[3], np.uint8)], max_new_tokens=12, device="cpu")
     steps = list(several)
     assert several.tokens == alone and steps[0] == [ids[0] for ids in alone] and len(steps) == 12
+    assert model.generate(PROMPTS[1:3], max_new_tokens=12, device="wgpu").finish().tokens == alone[1:3]
     assert model.generate(PROMPTS[2], max_new_tokens=12, device="wgpu").finish().tokens == alone[2]
     square = model.generate(np.array([PROMPTS[2], PROMPTS[2][::-1]]), max_new_tokens=3, device="cpu").finish()
     assert square.tokens[0] == alone[2][:3] and len(square.tokens) == 2
-    drawn = {"max_new_tokens": 12, "temperature": 1.0, "seed": 4, "device": "cpu"}
-    both = model.generate(PROMPTS[:2], **drawn).finish()
-    assert both.tokens == [model.generate(ids, **drawn).finish().tokens for ids in PROMPTS[:2]]
+    many = model.generate([PROMPTS[k % 4] for k in range(10)], max_new_tokens=4, device="cpu")
+    assert many.finish().tokens == [alone[k % 4][:4] for k in range(10)] and len(many._groups) == 2
+
+
+def test_rows_of_a_batch_end_for_themselves_and_grow_together(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequence, "AHEAD", 1)
+    prompts, drawn = [*PROMPTS[:2], PROMPTS[4] * 3], {"temperature": 1.0, "seed": 4, "top_k": 20}
+    for drawing in ({"max_new_tokens": 67, "device": "cpu"}, {"max_new_tokens": 40, "device": "cpu", **drawn}):
+        plain = model.generate(prompts[1], **drawing).finish()
+        given = {**drawing, "stop": plain.tokens[8]}
+        alone = [model.generate(ids, **given).finish() for ids in prompts]
+        both = model.generate(prompts, **given)
+        steps = list(both)
+        assert both.tokens == [one.tokens for one in alone] and both.reason == [one.reason for one in alone]
+        assert len({len(one.tokens) for one in alone}) > 1, "they end at different steps"
+        ended = [len(one.tokens) for one in alone]
+        assert all(
+            [step[i] is None for step in steps] == [k >= n for k in range(len(steps))] for i, n in enumerate(ended)
+        )
 
 
 @pytest.mark.parametrize("dtype", ["f16", "q8", "q4"])
@@ -125,7 +142,7 @@ def test_weights_lie_on_the_device_once_and_caches_go_with_the_generator(folder:
     first = model.generate(PROMPTS[1], max_new_tokens=30, device="cpu")
     next(first)
     kept = next(iter(tokens._PLANS[id(model)].values()))
-    graph, holder = first._rows[0].sequence.decode, kept._holder
+    graph, holder = first._groups[0].sequences.decode, kept._holder
     assert graph is not None and holder is not None
     programs = [g.session.loaded.program for g in (graph, holder)]
     homes = [{n: p.memory_at(b)[0] for n, b in p.plan.stored_params} for p in programs]
