@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gdlab.models.family import Family
-from gdlab.models.names import llama
+from gdlab.models.names import gemma, gpt2, llama, mistral, phi3, qwen
 
-ALL: tuple[Family[Any], ...] = (llama.FAMILY,)
+ALL: tuple[Family[Any], ...] = (
+    llama.FAMILY, mistral.FAMILY, qwen.QWEN_2, qwen.QWEN_3, gemma.GEMMA_1, gemma.GEMMA_2, phi3.FAMILY, gpt2.FAMILY,
+)  # fmt: skip
 FAMILIES: dict[str, Family[Any]] = {name: family for family in ALL for name in family.model_types}
