@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from gdlab.base.closing import Closing
 from gdlab.base.types import TensorType
 from gdlab.compiled import CompiledGraph, build_compiled_graph
 from gdlab.compiled.build import DEFAULT, DEFAULT_LIMITS, Options, build_graph
@@ -82,7 +83,7 @@ class Template:
         return compiled
 
 
-class Plans:
+class Plans(Closing):
     """The plans of one model on one device. The first decode plan stays open and holds the weights, which all others
     share; each sequence has caches of its own."""
 

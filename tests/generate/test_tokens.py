@@ -15,10 +15,12 @@ import gguf
 import numpy as np
 import pytest
 from language_models import llama_folder
+from pretrained_folders import CASES, TOKENS, folder_of, ids_of, judged
 
 import gdlab as gd
 from gdlab.compiled import CompiledGraph
-from gdlab.generate import generate, plans, sequence, tokens
+from gdlab.generate import generate, sequence, tokens
+from gdlab.generate.plans import Plans, bucket
 
 RNG = np.random.default_rng(25)
 PROMPTS = [RNG.integers(0, 61, n).tolist() for n in (1, 7, 8, 9, 63)]
@@ -110,6 +112,21 @@ def test_rows_of_a_batch_end_for_themselves_and_grow_together(model: Any, monkey
 def test_weights_in_formats_write_what_their_own_graphs_give(folder: Path, dtype: str) -> None:
     model = gd.models.from_pretrained(folder, dtype=dtype)
     assert model.generate(PROMPTS[1], max_new_tokens=4, device="cpu").finish().tokens == written(model, PROMPTS[1], 4)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_family_writes_the_tokens_of_transformers_alone_and_in_a_batch(name: str, tmp_path: Path) -> None:
+    model, ids = gd.models.from_pretrained(folder_of(name, tmp_path / "model")), ids_of(CASES[name])
+    alone = model.generate(ids, max_new_tokens=TOKENS, device="cpu").finish()
+    assert alone.tokens == judged(name).tokens
+    if name not in ("llama 3.1", "mistral", "qwen3", "gemma2", "phi3, partial", "gpt2"):
+        return
+    with Plans(gd.device("cpu")) as plans:
+        prefill = plans.prefill(model, 16, plans.decode(model, 32))
+        wide = [d.label for d in prefill.plan.dispatches if "16x48" in d.label]
+        assert wide == [], "the head computes the last row alone"
+    short = model.generate(ids[:5], max_new_tokens=9, device="cpu").finish()
+    assert model.generate([ids[:5], ids], 9, device="cpu").finish().tokens == [short.tokens, alone.tokens[:9]]
 
 
 def test_a_gguf_file_writes_tokens_too(tmp_path: Path) -> None:
@@ -352,5 +369,5 @@ def test_logits_that_are_no_numbers_are_told_not_drawn(folder: Path, monkeypatch
 
 
 def test_buckets_are_powers_of_two_up_to_the_positions() -> None:
-    assert [plans.bucket(n) for n in (1, 8, 9, 63, 64, 65)] == [8, 8, 16, 64, 64, 128]
-    assert plans.bucket(65, 100) == 100 and plans.bucket(3, 5) == 5
+    assert [bucket(n) for n in (1, 8, 9, 63, 64, 65)] == [8, 8, 16, 64, 64, 128]
+    assert bucket(65, 100) == 100 and bucket(3, 5) == 5
