@@ -204,7 +204,8 @@ class Family(Generic[C]):
 
     `config` reads config.json, `build` makes the graph, `sources` says for every parameter but the caches where its
     values lie. `modes`: what `build` takes, the default first. `prefix`: the beginning of names that some files leave
-    out. `harmless`: shell patterns of tensors that change nothing here.
+    out. `harmless`: shell patterns of tensors that change nothing here. `models` and `parts` are what the page of
+    documentation says of it.
     """
 
     model_types: tuple[str, ...]
@@ -214,3 +215,5 @@ class Family(Generic[C]):
     modes: tuple[str, ...]
     prefix: str = ""
     harmless: tuple[str, ...] = ()
+    models: str = ""
+    parts: str = ""
