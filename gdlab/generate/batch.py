@@ -11,9 +11,6 @@ from gdlab.generate.graphs import POSITION, TOKEN, caches_of
 from gdlab.graph import Graph, Node, Value
 from gdlab.op import REGISTRY
 
-ROWS_TOGETHER = frozenset({"embedding", "layer_norm", "matmul", "matmul_bt", "rms_norm"})  # and elementwise ops
-BY_POSITION = {"rope_dynamic_offset": "rope_positions", "rope_scaled_dynamic": "rope_scaled_positions"}
-
 
 def cache_name(name: str, row: int, rows: int) -> str:
     """Return the name of a sequence's cache in a decode graph of so many."""
@@ -69,17 +66,18 @@ class _Copy:
 
     def _rows_together(self, node: Node) -> bool:
         """Whether an op works row by row on operands that have one row in the plain graph."""
-        rowwise = node.op in ROWS_TOGETHER or node.op in BY_POSITION or REGISTRY[node.op].family == "elementwise"
+        op = REGISTRY.get(node.op)
+        rowwise = op is not None and (op.by_rows or op.by_position or op.family == "elementwise")
         operands = [self.plain.node(id) for id in node.inputs if id not in self.shared]
         shared = [self.plain.node(id) for id in node.inputs if id in self.shared]
         if not rowwise or not all(n.type.rank and n.type.shape[0] == 1 for n in (node, *operands)):
             return False
-        return node.op in ROWS_TOGETHER or all(n.type.rank < node.type.rank or n.type.shape[0] == 1 for n in shared)
+        return REGISTRY[node.op].by_rows or all(n.type.rank < node.type.rank or n.type.shape[0] == 1 for n in shared)
 
     def _together(self, node: Node) -> Value:
         operands = [self.shared[id] if id in self.shared else self.together(id) for id in node.inputs]
         attrs = dict(node.attrs)
-        return REGISTRY[BY_POSITION.get(node.op, node.op)](*operands, **attrs)
+        return REGISTRY[REGISTRY[node.op].by_position or node.op](*operands, **attrs)
 
     def together(self, id: int) -> Value:
         """Return the rows of all sequences as one value."""

@@ -15,9 +15,6 @@ TOKEN, POSITION, LENGTH = "token_ids", "kv_pos", "prompt_length"  # inputs
 LOGITS, NEXT = 0, 1  # outputs of both graphs
 NEXT_POSITION = 2  # output of the decode graph
 LEAVES = frozenset({"parameter", "input", "constant"})
-BY_ROWS = frozenset({  # ops whose row i is computed from row i of the one operand that has rows
-    "add", "div", "gelu", "layer_norm", "matmul", "matmul_bt", "mul", "rms_norm", "scale", "sub", "tanh",
-})  # fmt: skip
 
 
 def caches_of(decode: Graph) -> dict[str, TensorType]:
@@ -91,7 +88,8 @@ def _last_row(value: Value, length: Value) -> Value:
 
 def _rowwise(graph: Graph, node: Node) -> int | None:
     """Return the place of the operand whose rows are the node's rows, where it works row by row."""
-    if node.op not in BY_ROWS or node.type.rank != 2:
+    op = REGISTRY.get(node.op)
+    if op is None or not (op.by_rows or op.family == "elementwise") or node.type.rank != 2:
         return None
     operands = [graph.node(id) for id in node.inputs]
     places = [i for i, n in enumerate(operands) if n.type.rank == 2 and n.op not in LEAVES]
@@ -101,5 +99,4 @@ def _rowwise(graph: Graph, node: Node) -> int | None:
 
 def _spreads(operand: Node, node: Node) -> bool:
     """Whether an operand that is no row of the prompt means the same for every row."""
-    factor = node.op in ("matmul", "matmul_bt", "rms_norm", "layer_norm")
-    return factor or operand.type.rank < 2 or operand.type.shape[0] == 1
+    return REGISTRY[node.op].by_rows or operand.type.rank < 2 or operand.type.shape[0] == 1

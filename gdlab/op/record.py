@@ -15,7 +15,7 @@ from gdlab.base.memo import remember
 from gdlab.base.types import FORMATS, HALVES, Array, DType, TensorType, broadcast_shapes, f32, u32
 from gdlab.graph import Attrs, AttrVar, Graph, Node, PatternGraph, Value, capture, current_graph, place, scratch, whole
 from gdlab.op.extent import Follows
-from gdlab.op.kernel import FAMILY, Alias, Family, Kernel, Leaf, Shader
+from gdlab.op.kernel import FAMILY, Alias, Contraction, Family, Kernel, Leaf, Shader
 from gdlab.op.parameter import (
     WANTED_VALUE,
     Extended,
@@ -76,6 +76,8 @@ class Properties(TypedDict, total=False):
     typed_as_first: bool
     follows: Follows
     selects: bool
+    by_rows: bool
+    by_position: str
 
 
 @dataclass(eq=False)
@@ -102,7 +104,9 @@ class Op:
     * `typed_as_first`: its type is that of its first operand, and rules make it where only one of them is known;
     * `follows`: which axes of its result follow a bucket axis of its operands, and what is masked there, where neither
       kernel nor body tells;
-    * `selects`: its result is operand 1 where operand 0 is not 0, elsewhere operand 2, or 0 where there is none.
+    * `selects`: its result is operand 1 where operand 0 is not 0, elsewhere operand 2, or 0 where there is none;
+    * `by_rows`: row i of its result is made of row i of its first operand, and of the others whole, as of a product;
+    * `by_position`: the op that does the same for rows at positions of their own, where it takes the position of one.
     """
 
     name: str
@@ -144,6 +148,8 @@ class Op:
     typed_as_first: bool = False
     follows: Follows | None = None
     selects: bool = False
+    by_rows: bool = False
+    by_position: str = ""
 
     def __post_init__(self) -> None:
         self.__name__, self.__doc__ = self.name, self.rule.__doc__
@@ -157,6 +163,7 @@ class Op:
         self._floats = tuple(p for p in self.attributes if p.annotation in (float, Extended))
         self.opaque = self.opaque or self.family in ("random", "update")
         self.reads_halves = self.reads_halves or self.family == "contraction"
+        self.by_rows = self.by_rows or isinstance(self.kernel, Contraction) and self.kernel.a == "mk"
 
     def __repr__(self) -> str:
         return f"<op {self.name}{self.__signature__}>"

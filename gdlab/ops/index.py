@@ -161,6 +161,7 @@ def _put_back(g: Value, idx: Value, shape: Shape, axis: int) -> Value:
     block_axis=-1,
     indices=IndexOperand(0, lambda types, attrs: types[1].shape[0]),
     follows=lambda call: along(call, ["s", (None, "h")], "sh"),
+    by_rows=True,
 )  # fmt: skip
 def embedding(idx: Value, table: Value) -> TensorType:
     """Row idx[i] of the table as row i: u32[s], f32[v, h] -> f32[s, h]; repeated rows add up their gradients.

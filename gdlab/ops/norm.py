@@ -345,6 +345,7 @@ def rms_size(x: Value, eps: float) -> Value:
     samples=_norm_samples(1),
     bad=_norm_bad(1, "wanted x[…, n] and w[n]"),
     check=lambda x, w, eps: _row_each("x[…, n] and w[n]", eps, x, w),
+    by_rows=True,
 )
 def rms_norm(x: Value, w: Value, eps: float) -> Value:
     """x / √(mean x² + eps) · w along the last axis: f32[..., n], f32[n] -> f32[..., n]; eps > 0.
@@ -421,6 +422,7 @@ def layer_size(x: Value, eps: float) -> Value:
     samples=_norm_samples(2),
     bad=_norm_bad(2, "wanted x[…, n], w[n] and b[n]"),
     check=lambda x, w, b, eps: _row_each("x[…, n], w[n] and b[n]", eps, x, w, b),
+    by_rows=True,
 )
 def layer_norm(x: Value, w: Value, b: Value, eps: float) -> Value:
     """(x − mean) / √(variance + eps) · w + b along the last axis: f32[..., n], f32[n], f32[n] -> f32[..., n]; eps > 0.

@@ -191,7 +191,7 @@ DYNAMIC_BAD = (
 
 @op(
     numpy=_dynamic_numpy(False), kernel=_kernel("rope_dynamic"), samples=DYNAMIC, bad=DYNAMIC_BAD, any_dtype=True,
-    follows=keeps_rows(0),
+    follows=keeps_rows(0), by_position="rope_positions",
 )  # fmt: skip
 def rope_dynamic_offset(x: Value, offset: Value, theta: float, head_dim: int) -> TensorType:
     """`rope` whose row i stands at position i + offset, an element of a tensor: f32[rows, heads·d], u32[1] -> the same.

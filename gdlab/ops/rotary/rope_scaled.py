@@ -155,6 +155,7 @@ def _(
     any_dtype=True,
     kind="private",
     follows=keeps_rows(0),
+    by_position="rope_scaled_positions",
 )  # fmt: skip
 def rope_scaled_dynamic(
     x: Value, offset: Value, freq_factors: Value, theta: float, head_dim: int, back: bool
