@@ -46,6 +46,7 @@ from gdlab.view.document.runs import norm_courses, thinned
 from gdlab.view.document.selection import selection_of
 from gdlab.view.document.sweeps import section
 
+PARTS = ("gdlab", "later")  # of the front end, in the order in which a page needs them
 _FRAME_SECONDS = 0.05
 _RESEND_SECONDS = 0.5
 _SWEEP_SECONDS = 0.25
@@ -144,8 +145,9 @@ class Panel:
         _reporter.wake()
 
     def _core(self, message: dict[str, Any]) -> None:
-        text = static_text("gdlab.js")
-        self._reply(message.get("req"), {"version": PROTOCOL}, buffers=[text.encode()])
+        for part in PARTS:
+            text = static_text(f"{part}.js")
+            self._reply(message.get("req"), {"version": PROTOCOL, "part": part}, buffers=[text.encode()])
 
     def _command(self, message: dict[str, Any]) -> None:
         req, name, args = message.get("req"), message.get("name"), message.get("args")

@@ -19,17 +19,34 @@ async function importText(bytes: BlobPart): Promise<CoreModule> {
   }
 }
 
-function ask(model: Model): Promise<CoreModule> {
-  return new Promise((resolve, reject) => {
-    const answer = (content: { req?: number; ok?: boolean }, buffers: BlobPart[]) => {
-      if (content.req !== REQ) return;
+type Part = "gdlab" | "later";
+
+/** The text of a part of the front end, when the kernel sends it. */
+const partFrom = (model: Model, part: Part): Promise<BlobPart> =>
+  new Promise((resolve, reject) => {
+    const answer = ({ req, result }: { req?: number; result?: { part?: Part } }, buffers: BlobPart[]) => {
+      if (req !== REQ || (result && result.part !== part)) return;
       model.off("msg:custom", answer);
-      if (content.ok && buffers[0]) importText(buffers[0]).then(resolve, reject);
+      if (result && buffers[0]) resolve(buffers[0]);
       else reject(new Error("the kernel has no front end"));
     };
     model.on("msg:custom", answer);
-    model.send({ type: "core", req: REQ });
   });
+
+/** Ask the kernel for the front end. Its second part comes right behind the first, and waits until a pane needs it. */
+function ask(model: Model): Promise<CoreModule> {
+  const send = () => model.send({ type: "core", req: REQ });
+  const first = partFrom(model, "gdlab");
+  let second: Promise<BlobPart> | null = partFrom(model, "later");
+  second.catch(() => {});
+  (page().later ??= {})[VERSION] = () => {
+    const bytes = second ?? partFrom(model, "later");
+    if (!second) send(); // it failed before
+    second = null;
+    return bytes.then(importText);
+  };
+  send();
+  return first.then(importText);
 }
 
 function core(model: Model): Promise<CoreModule> {
