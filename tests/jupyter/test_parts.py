@@ -89,6 +89,60 @@ def test_a_view_that_has_gone_asks_for_nothing_and_the_next_has_both_parts(page:
     assert page.locator(".gd-standin").count() == 0 and page.evaluate("asked") == 1
 
 
+# in a widget, where the host has no extension -------------------------------------------------------------------------
+# A widget of the loader, whose kernel the test plays: `part(name, text)` is a reply that carries a part.
+WIDGET = """async text => {
+  const {default: widget} = await import(URL.createObjectURL(new Blob([text], {type: 'text/javascript'})));
+  const listeners = {};
+  window.sent = [];
+  const model = {
+    get: name => ({study: 'fake', rev: 0, state: 'none', step: 0})[name],
+    on: (event, callback) => (listeners[event] ??= []).push(callback),
+    off: (event, callback) => { listeners[event] = (listeners[event] ?? []).filter(each => each !== callback); },
+    send: content => window.sent.push(content),
+  };
+  const tell = (content, buffers) => (listeners['msg:custom'] ?? []).forEach(callback => callback(content, buffers));
+  const reply = more => ({type: 'reply', req: window.sent.findLast(each => each.type === 'core').req, ...more});
+  window.part = (name, text) => tell(reply({ok: true, result: {part: name}, error: null}),
+    [new DataView(new TextEncoder().encode(text).buffer)]);
+  window.refuse = () => tell(reply({ok: false, result: null, error: {kind: 'x', message: 'x', about: null}}), []);
+  window.doc = text => tell({type: 'doc', rev: 1, doc: JSON.parse(text)}, []);
+  document.body.replaceChildren(document.createElement('div'));
+  widget.initialize({model});
+  widget.render({model, el: document.body.firstChild});
+}"""
+
+
+def test_a_widget_shows_its_picture_then_each_part_as_it_comes(page: Page) -> None:
+    page.set_viewport_size({"width": 1110, "height": 900})
+    page.set_content("<!doctype html><title>gdlab</title><body></body>")
+    page.evaluate(WIDGET, parts("loader")[0])
+    page.evaluate("refuse()")
+    said = page.get_by_text("gdlab: the interactive view could not be loaded (the kernel has no front end).")
+    expect(said).to_be_visible()
+    said.get_by_role("button", name="Retry").click()
+    expect(said).to_have_count(0)
+    data, _ = bundle(trained(), ["opt"])
+    page.evaluate("text => part('picture', text)", data["image/svg+xml"])
+    still = page.locator("img.gd-still")
+    expect(still).to_be_visible()
+    page.evaluate("text => part('gdlab', text)", parts("gdlab")[0])
+    page.wait_for_function("() => sent.some(each => each.type === 'hello')")
+    expect(still).to_be_visible()
+    page.evaluate("text => doc(text)", trained().json().decode())
+    expect(page.locator('[data-pane="before"] .gd-box')).to_have_count(7)
+    expect(still).to_have_count(0)
+    report = page.locator('[data-pane="report"]')
+    expect(report).to_contain_text("Loading OptimizeReport")
+    page.evaluate("refuse()")
+    expect(report).to_contain_text("OptimizeReport could not be loaded (the kernel has no front end)")
+    asked = page.evaluate("sent.filter(each => each.type === 'core').length")
+    report.locator('[data-command="retry"]').click()
+    page.wait_for_function("n => sent.filter(each => each.type === 'core').length === n + 1", arg=asked)
+    page.evaluate("text => part('later', text)", parts("later")[0])
+    expect(report.locator("[data-entity]").first).to_be_visible()
+
+
 # in the files of the extension ----------------------------------------------------------------------------------------
 FILES = REPO / "gdlab" / "labextension" / "static"
 

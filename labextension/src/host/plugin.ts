@@ -138,7 +138,8 @@ function addBeside(app: JupyterFrontEnd, palette: ICommandPalette | null): void 
   // The output of the active cell, else the first that is in sight.
   const current = (): GraphRenderer | undefined => {
     const inCell = [...shown].find(each => each.node.closest(".jp-mod-active"));
-    return inCell ?? [...shown].find(each => each.node.getBoundingClientRect().bottom > 0 && each.node.offsetParent !== null);
+    const inSight = ({ node }: GraphRenderer) => node.getBoundingClientRect().bottom > 0 && node.offsetParent !== null;
+    return inCell ?? [...shown].find(inSight);
   };
   page().beside = el => {
     const found = holding(el);

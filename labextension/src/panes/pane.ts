@@ -60,7 +60,12 @@ export interface PaneRecord extends PaneNames {
 export const pane = (key: PaneKey, make: MakePane): PaneRecord => ({ key, ...PANES[key], make });
 
 /** A pane's frame: a header with its name and a muted fact, then the body. */
-export function frame({ key, title }: Pick<PaneRecord, "key" | "title">, fact: string, body: Child[], controls: Child[] = []): HTMLElement {
+export function frame(
+  { key, title }: Pick<PaneRecord, "key" | "title">,
+  fact: string,
+  body: Child[],
+  controls: Child[] = [],
+): HTMLElement {
   return h(
     "section",
     { class: `gd-pane gd-pane-${key}`, "data-pane": key, "aria-label": title },

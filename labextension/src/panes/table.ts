@@ -1,5 +1,5 @@
-// The panes by key. The front end comes in two parts: pictures of graphs at once, the other panes (later.ts) when one of
-// them is first needed, from wherever the page has the second part.
+// The panes by key. The front end comes in two parts: the pictures of graphs at once, the other panes (later.ts) when
+// one of them is first needed, from wherever the page has the second part.
 
 import { VERSION } from "../doc/version.ts";
 import { page } from "../live/page.ts";
