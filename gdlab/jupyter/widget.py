@@ -46,6 +46,7 @@ from gdlab.view.document.runs import norm_courses, thinned
 from gdlab.view.document.selection import selection_of
 from gdlab.view.document.sweeps import section
 
+PARTS = ("gdlab", "later")  # of the front end, in the order in which a page needs them
 _FRAME_SECONDS = 0.05
 _RESEND_SECONDS = 0.5
 _SWEEP_SECONDS = 0.25
@@ -92,6 +93,7 @@ class Panel:
         self.closed = False
         self.sweep_told, self.sweep_sent_at = ("", -1), 0.0  # key and changes of the sweep that was sent
         self.document: Any = None
+        self.picture = ""  # the SVG of the newest output
         self.runner: Any = None  # the one whose figures were sent
         self.fixed = (0, 0, "")  # dispatches per step, groups and memory of its session
         self.selection = selection_of(study)
@@ -144,8 +146,10 @@ class Panel:
         _reporter.wake()
 
     def _core(self, message: dict[str, Any]) -> None:
-        text = static_text("gdlab.js")
-        self._reply(message.get("req"), {"version": PROTOCOL}, buffers=[text.encode()])
+        """Send the picture, which is seen at once, and behind it the parts of the front end."""
+        texts = {"picture": self.picture, **{part: static_text(f"{part}.js") for part in PARTS}}
+        for part, text in texts.items():
+            self._reply(message.get("req"), {"version": PROTOCOL, "part": part}, buffers=[text.encode()])
 
     def _command(self, message: dict[str, Any]) -> None:
         req, name, args = message.get("req"), message.get("name"), message.get("args")
@@ -178,8 +182,10 @@ class Panel:
         if not self.closed:
             self.widget.send({"type": type(message).__name__.lower(), **asdict(message)}, buffers)
 
-    def show(self, document: Any) -> None:
-        """Make `document` the one this study's views draw; those that are on the page already get it too."""
+    def show(self, document: Any, picture: str = "") -> None:
+        """Make `document` the one this study's views draw; those that are on the page already get it too. `picture`:
+        the SVG of the output, for a page that has no front end yet."""
+        self.picture = picture
         older, self.document = self.document, document
         if older is not None and any(older.data[key] != document.data[key] for key in ("id", "view")):
             self.send_doc()

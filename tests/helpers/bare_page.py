@@ -11,16 +11,27 @@ from playwright.sync_api import Page
 
 from gdlab.study.study import Study
 
-LOAD = """async text => {
-  const url = URL.createObjectURL(new Blob([text], {type: 'text/javascript'}));
-  window.front = await import(url);
-  URL.revokeObjectURL(url);
+# The first part of the front end is what a page calls; the second adds its panes to it.
+LOAD = """async parts => {
+  const [front] = await parts.reduce(async (before, text) => {
+    const loaded = await before, url = URL.createObjectURL(new Blob([text], {type: 'text/javascript'}));
+    loaded.push(await import(url));
+    URL.revokeObjectURL(url);
+    return loaded;
+  }, []);
+  window.front = front;
 }"""
 MOUNT = """text => {
   document.body.replaceChildren(document.createElement('div'));
   window.began = performance.now();
   window.view = front.mount(document.body.firstChild, JSON.parse(text), null);
 }"""
+
+
+def parts(*names: str) -> list[str]:
+    """The texts of the built front end: both parts, or those that are named."""
+    folder = REPO / "gdlab" / "static"
+    return [(folder / f"{name}.js").read_text(encoding="utf-8") for name in names or ("gdlab", "later")]
 
 
 @cache
@@ -31,7 +42,7 @@ def trained() -> Any:
 def mount(page: Page, document: Any) -> None:
     page.set_viewport_size({"width": 1110, "height": 900})
     page.set_content("<!doctype html><title>gdlab</title><body></body>")
-    page.evaluate(LOAD, (REPO / "gdlab" / "static" / "gdlab.js").read_text(encoding="utf-8"))
+    page.evaluate(LOAD, parts())
     page.evaluate(MOUNT, document.json().decode())
     page.locator(".gdlab .gd-frame").wait_for()
 
@@ -71,7 +82,7 @@ def live(page: Page, document: Any) -> None:
     """The front end with a model whose kernel the test plays."""
     page.set_viewport_size({"width": 1110, "height": 900})
     page.set_content("<!doctype html><title>gdlab</title><body></body>")
-    page.evaluate(LOAD, (REPO / "gdlab" / "static" / "gdlab.js").read_text(encoding="utf-8"))
+    page.evaluate(LOAD, parts())
     page.evaluate(MODEL, document.json().decode())
     page.locator(".gdlab .gd-frame").wait_for()
 

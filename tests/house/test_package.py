@@ -41,7 +41,8 @@ def test_the_wheel_reads_its_own_shaders(wheel: Path, tmp_path: Path) -> None:
 
 def test_wheel_ships_the_front_end_once(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"gdlab/static/gdlab.js", "gdlab/static/loader.js", f"{SHARED}/install.json"} <= set(names)
+    parts = {f"gdlab/static/{name}.js" for name in ("gdlab", "later", "engine", "loader")}
+    assert {*parts, f"{SHARED}/install.json"} <= set(names)
     assert [name for name in names if name.startswith("gdlab/labextension/")] == []
     manifest = json.loads(zipfile.ZipFile(wheel).read(f"{SHARED}/package.json"))
     assert f"{SHARED}/{manifest['jupyterlab']['_build']['load']}" in names

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bare_page import LOAD, MOUNT
+from bare_page import LOAD, MOUNT, parts
 from networks import mlp as tour_network
-from places import REPO
 from playwright.sync_api import Page, expect
 
 from gdlab.devices.cpu import calls
@@ -121,7 +120,7 @@ def test_answers_fit_and_can_be_read_in_both_themes(page: Page, answers: list[An
 def test_a_link_selects_its_dispatch_in_the_open_view(page: Page, study: Study, answers: list[Answer]) -> None:
     html, at = answer_html(answers[0]), answers[0].sections[0].rows[0][1]
     page.set_content("<!doctype html><title>gdlab</title><body></body>")
-    page.evaluate(LOAD, (REPO / "gdlab" / "static" / "gdlab.js").read_text(encoding="utf-8"))
+    page.evaluate(LOAD, parts())
     page.evaluate(SHOW, html)
     link = page.locator(".gd-answer-link").first
     expect(link).to_have_css("text-decoration-line", "underline")

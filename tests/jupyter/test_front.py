@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from bare_page import mount, open_tab, trained
 from clock import wall_seconds_here
 from nested_calls import network
 from networks import deep
-from places import REPO
 from playwright.sync_api import Browser, Page
 
 from gdlab import ops
@@ -221,14 +219,6 @@ def test_a_large_page_from_disk_lays_out_in_a_worker_and_asks_for_nothing(tmp_pa
     view.locator('[data-entity="node:0.4"]').first.wait_for()
     context.close()
     assert said == []
-
-
-def test_the_module_keeps_its_size() -> None:
-    """view2 §6, as it is sent, in gzip: 130 KB with its style and the page's engine, which may take 12. It is 0.3 KB
-    more since sweeps, pictures of kernels and numbers on nodes are in it (8 KB)."""
-    assert len(gzip.compress((REPO / "gdlab" / "static" / "gdlab.js").read_bytes(), 9)) <= 121_400
-    assert len(gzip.compress((REPO / "gdlab" / "static" / "engine.js").read_bytes(), 9)) <= 12 * 1024
-    assert len((REPO / "gdlab" / "static" / "loader.js").read_bytes()) <= 6_000
 
 
 def test_hostile_names_are_text_everywhere(page: Page) -> None:

@@ -35,6 +35,16 @@ def test_hello_sends_the_document_unless_the_page_has_it(panel):
     assert [m["doc"]["id"] for m in of(panel, "doc")] == [panel.document.data["id"]]
 
 
+def test_a_page_without_a_front_end_gets_the_picture_and_behind_it_the_two_parts(panel, monkeypatch):
+    sent = []
+    monkeypatch.setattr(widget.GraphWidget, "send", lambda self, content, buffers=None: sent.append((content, buffers)))
+    panel.show(panel.document, "<svg/>")
+    panel.receive({"type": "core", "req": 10})
+    parts = [(content["result"]["part"], *buffers) for content, buffers in sent if content.get("req") == 10]
+    assert [name for name, _ in parts] == ["picture", "gdlab", "later"]
+    assert parts[0][1] == b"<svg/>" and b"mount" in parts[1][1] and b"graph_sweep" in parts[2][1]
+
+
 def test_every_command_has_exactly_one_reply(panel):
     reply = ask(panel, 1, "step")
     assert not reply["ok"] and "no value for x, y" in reply["error"]["message"]

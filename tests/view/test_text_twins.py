@@ -182,7 +182,9 @@ def test_a_large_plan_says_what_it_leaves_out() -> None:
 def test_every_pane_of_the_page_names_its_text_twin() -> None:
     panes = REPO / "labextension" / "src" / "panes"
     source = "".join(path.read_text(encoding="utf-8") for path in sorted(panes.glob("*.ts")))
-    records = dict(re.findall(r'Pane: PaneRecord = \{\s*key: "(\w+)",.*?twin: "(\w+)"', source, re.S))
-    listed = re.findall(r"^  (\w+)Pane,$", (panes / "table.ts").read_text(encoding="utf-8"), re.M)
-    assert len(records) == len(listed) == 17 and set(records) == set(listed)
-    assert set(records.values()) <= set(VIEWS)
+    made = re.findall(r'export const \w+Pane: PaneRecord = pane\("(\w+)"', source)
+    table = (panes / "state.ts").read_text(encoding="utf-8").partition("const NAMES = {")[2].partition("};")[0]
+    twins = dict(re.findall(r'^  (\w+): \{ title: .*twin: "(\w+)"', table, re.M))
+    listed = re.findall(r"^  (\w+)Pane,$", (panes / "later.ts").read_text(encoding="utf-8"), re.M)
+    assert len(made) == 17 and set(made) == set(twins) == {*listed, "before", "after", "lanes"}
+    assert set(twins.values()) <= set(VIEWS)

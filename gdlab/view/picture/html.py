@@ -29,9 +29,9 @@ _UNSAFE = re.compile("[<>&\u2028\u2029]")
 
 @reading
 def page(document: Document, module: str | None = None) -> str:
-    """The whole file. `module`: the text of the front-end module, else the one that is built."""
-    engine = _built("engine.js") if document.data.get("run") else ""
-    script = _script(front_end() if module is None else module, engine)
+    """The whole file. `module`: the text of a front-end module, else both parts of the one that is built."""
+    parts = [module] if module is not None else [_built("gdlab.js"), _built("later.js")]
+    script = _script(*parts, *([_built("engine.js")] if document.data.get("run") else []))
     packed = base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()
     policy = (
         f"default-src 'none'; script-src {_hash(_BOOT)} {_hash(script)}; style-src 'unsafe-inline'; "
@@ -55,12 +55,8 @@ def _hash(script: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
-def front_end() -> str:
-    """The built front-end module; `LoadError` says how to build it."""
-    return _built("gdlab.js")
-
-
 def _built(name: str) -> str:
+    """Return a built part of the front end; `LoadError` says how to build it."""
     built = files("gdlab") / "static" / name
     if not built.is_file():
         wanted = "a built one: python labextension/frontend.py builds it"
@@ -73,15 +69,15 @@ def json_text(document: Document) -> str:
     return _UNSAFE.sub(lambda found: _SAFE[found[0]], document.json().decode("utf-8"))
 
 
-def _script(module: str, engine: str) -> str:
-    """The module, the engine, then a call of the module's `mount`: inline, because a page on disk may not import."""
+def _script(module: str, *others: str) -> str:
+    """The module, its other parts, then a call of the module's `mount`: inline, as a page on disk may not import."""
     found = _EXPORTS.search(module)
     names = dict(_pair(part) for part in found[1].split(",") if part.strip()) if found else {}
     if found is None or "mount" not in names:
         raise LoadError("save", "front end", "a module without mount", "a built gdlab/static/gdlab.js")
     root, data = f'document.getElementById("{_ROOT}")', f'document.getElementById("{_DATA}").textContent'
     call = f"{names['mount']}({root}, JSON.parse({data}), null);"
-    return "\n".join((module[: found.start()], engine, call, ""))
+    return "\n".join((module[: found.start()], *others, call, ""))
 
 
 def _pair(part: str) -> tuple[str, str]:

@@ -109,9 +109,9 @@ def _dot() -> Iterator[DoctorRow]:
 
 
 def _front_end() -> Iterator[DoctorRow]:
-    built = files("gdlab") / "static" / "gdlab.js"
-    if built.is_file():
-        yield DoctorRow("front end", f"built, {nbytes(len(built.read_bytes()))}")
+    parts = [files("gdlab") / "static" / f"{name}.js" for name in ("gdlab", "later")]
+    if all(part.is_file() for part in parts):
+        yield DoctorRow("front end", f"built, {nbytes(sum(len(part.read_bytes()) for part in parts))}")
     else:
         yield DoctorRow("front end", "not built", "bad", "python labextension/frontend.py builds it")
     folder = Path(sys.prefix, "share", "jupyter", "labextensions", "gdlab")

@@ -39,7 +39,6 @@ import type {
 export type * from "./records.ts";
 
 export const FORMAT = "gdlab.graph.v1";
-export const MIME = "application/vnd.gdlab.graph.v1+json";
 
 const NUMBERS: Record<string, number> = { nan: NaN, inf: Infinity, "-inf": -Infinity };
 

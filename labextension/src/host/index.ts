@@ -1,5 +1,8 @@
 // The front end as one ES module: `mount(el, doc, host)` draws a document, `connect(model)` makes a host.
 
+// Before all else: the style stands at the front of the file, and the code in one piece, which gzip likes.
+export { insertStyle } from "../draw/css.ts";
+
 import type { Payload } from "../doc/doc.ts";
 import { Host, type Model } from "../live/host.ts";
 import { page, type Mounted } from "../live/page.ts";

@@ -19,17 +19,44 @@ async function importText(bytes: BlobPart): Promise<CoreModule> {
   }
 }
 
-function ask(model: Model): Promise<CoreModule> {
-  return new Promise((resolve, reject) => {
-    const answer = (content: { req?: number; ok?: boolean }, buffers: BlobPart[]) => {
-      if (content.req !== REQ) return;
+type Part = "picture" | "gdlab" | "later";
+
+/** The text of a part of the front end, when the kernel sends it. */
+const partFrom = (model: Model, part: Part): Promise<BlobPart> =>
+  new Promise((resolve, reject) => {
+    const answer = ({ req, result }: { req?: number; result?: { part?: Part } }, buffers: BlobPart[]) => {
+      if (req !== REQ || (result && result.part !== part)) return;
       model.off("msg:custom", answer);
-      if (content.ok && buffers[0]) importText(buffers[0]).then(resolve, reject);
+      if (result && buffers[0]) resolve(buffers[0]);
       else reject(new Error("the kernel has no front end"));
     };
     model.on("msg:custom", answer);
-    model.send({ type: "core", req: REQ });
   });
+
+/** Connects this widget with its kernel; again after a failure. */
+let connected: () => Promise<void> = () => Promise.resolve();
+/** The still picture of the study, where this widget asked the kernel for the front end. */
+let picture: Promise<BlobPart> | null = null;
+
+/**
+ * Ask the kernel for the front end. It sends a picture, then the first part, and the second right behind it, which waits
+ * until a pane needs it.
+ */
+function ask(model: Model): Promise<CoreModule> {
+  const send = () => model.send({ type: "core", req: REQ });
+  const first = partFrom(model, "gdlab");
+  let second: Promise<BlobPart> | null = partFrom(model, "later");
+  second.catch(() => {});
+  picture = partFrom(model, "picture");
+  picture.catch(() => {});
+  (page().later ??= {})[VERSION] = () => {
+    const bytes = second ?? partFrom(model, "later");
+    if (!second) send(); // it failed before
+    second = null;
+    return bytes.then(importText);
+  };
+  send();
+  return first.then(importText);
 }
 
 function core(model: Model): Promise<CoreModule> {
@@ -40,13 +67,45 @@ function core(model: Model): Promise<CoreModule> {
   }));
 }
 
+/** Show the picture until the view has drawn; where a picture stands beside the widget (marimo), that one is enough. */
+async function showStill(el: HTMLElement, study: string): Promise<void> {
+  const svg = picture && (await new Blob([await picture]).text());
+  if (!svg || el.childElementCount > 0 || document.querySelector(`[data-gdlab-static="${study}"]`)) return;
+  const still = document.createElement("img"); // runs nothing of what it shows
+  still.className = "gd-still";
+  still.alt = "graph";
+  still.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
+  still.style.maxWidth = "100%";
+  el.prepend(still);
+  const drawn = new MutationObserver(() => {
+    if (!el.querySelector(".gd-frame")) return;
+    still.remove();
+    drawn.disconnect();
+  });
+  drawn.observe(el, { childList: true });
+}
+
+/** Say why there is no view, with a button that tries again. */
+function failure({ message }: Error, retry: () => void): HTMLElement {
+  const said = document.createElement("p"),
+    again = document.createElement("button");
+  again.textContent = "Retry";
+  again.addEventListener("click", () => {
+    said.remove();
+    connected().catch(() => {});
+    retry();
+  });
+  said.append(`gdlab: the interactive view could not be loaded (${message}). `, again);
+  return said;
+}
+
 export default {
   initialize({ model }: { model: Model }) {
     const study = String(model.get("study"));
     let end = () => {};
     let ended = false;
-    core(model).then(
-      ({ connect }) => {
+    connected = () =>
+      core(model).then(({ connect }) => {
         if (ended) return;
         const host = connect(model);
         page().add(study, host);
@@ -54,32 +113,37 @@ export default {
           page().remove(study, host);
           host.close();
         };
-      },
-      () => {},
-    );
+      });
+    connected().catch(() => {}); // the view says so, and tries again
     return () => {
       ended = true;
       end();
     };
   },
 
-  async render({ model, el }: { model: Model; el: HTMLElement }) {
-    try {
-      const { mount } = await core(model);
+  render({ model, el }: { model: Model; el: HTMLElement }) {
+    const study = String(model.get("study"));
+    let end = () => {};
+    let ended = false;
+    const draw = async () => {
+      const loading = core(model);
+      showStill(el, study).catch(() => {});
+      const { mount } = await loading;
+      if (ended) return;
       const view = mount(el, null, null);
       // A host that shows widgets alone (marimo) was given a picture beside it, for pages without a kernel.
-      for (const each of document.querySelectorAll<HTMLElement>(`[data-gdlab-static="${model.get("study")}"]`))
-        each.hidden = true;
-      const stop = page().when(String(model.get("study")), host => view.goLive(host));
-      return () => {
+      for (const each of document.querySelectorAll<HTMLElement>(`[data-gdlab-static="${study}"]`)) each.hidden = true;
+      const stop = page().when(study, host => view.goLive(host));
+      end = () => {
         stop();
         view.destroy();
       };
-    } catch (error) {
-      const { message } = error as Error;
-      el.textContent =
-        `gdlab: this host cannot load the interactive view (${message}); ` + "the saved output holds the picture.";
-      return undefined;
-    }
+    };
+    const start = () => void draw().catch(error => el.append(failure(error, start)));
+    start();
+    return () => {
+      ended = true;
+      end();
+    };
   },
 };

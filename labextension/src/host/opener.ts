@@ -3,7 +3,7 @@
 import type { JupyterFrontEnd } from "@jupyterlab/application";
 import { MimeDocumentFactory } from "@jupyterlab/docregistry";
 import type { IRenderMimeRegistry } from "@jupyterlab/rendermime";
-import { MIME } from "../doc/doc.ts";
+import { MIME } from "../doc/version.ts";
 
 export function register(app: JupyterFrontEnd, rendermime: IRenderMimeRegistry): void {
   app.docRegistry.addFileType({

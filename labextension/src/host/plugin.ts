@@ -1,25 +1,16 @@
 // The JupyterLab extension: draws our MIME type (before the widget's renderer), opens `.gdlab.json` files, lights the
 // cells that graphs were written in, and puts a graph beside its notebook.
 
-import { boxOf } from "../draw/dom.ts";
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from "@jupyterlab/application";
 import { ICommandPalette } from "@jupyterlab/apputils";
 import { IRenderMimeRegistry, type MimeModel, type Renderer } from "@jupyterlab/rendermime";
 import { Widget } from "@lumino/widgets";
-import { insertStyle } from "../draw/css.ts";
-import { MIME, type Payload } from "../doc/doc.ts";
-import cells from "./editor.css";
-import * as core from "./index.ts";
+import type { Payload } from "../doc/doc.ts";
+import { MIME } from "../doc/version.ts";
 import { page, type Mounted } from "../live/page.ts";
-import { VERSION } from "../doc/version.ts";
-
-/** The source of an output, to draw it a second time. */
-interface Output {
-  doc: Payload;
-  study: string;
-  /** The SVG of an output whose graph was too large for it. */
-  svg: string;
-}
+import cells from "./editor.css";
+import { core, loadCore, offerParts } from "./parts.ts";
+import { meanwhile, stillPicture, type Output } from "./still.ts";
 
 /** Draws a document in a widget of the host, live as long as the study's host is in the page. */
 class GraphWidget extends Widget {
@@ -31,28 +22,37 @@ class GraphWidget extends Widget {
     this.output = output;
     if (this.#view) return this.#view.update(output.doc);
     this.node.style.overflow = "auto";
-    if (typeof output.doc.picture === "string") return this.#drawPicture(output, output.doc.picture);
-    const view = core.mount(this.node, output.doc, null);
-    this.#view = view;
-    if (output.study) this.#stop = page().when(output.study, host => view.goLive(host));
+    if (core()) this.#mount();
+    else this.#load(output);
   }
 
-  /** The picture of the output and what is missing; a kernel that has the study sends all of it. */
-  #drawPicture({ study, svg }: Output, note: string): void {
-    const picture = document.createElement("img"), // runs nothing of what it shows
-      said = document.createElement("p");
-    picture.className = "gd-picture";
-    picture.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
-    picture.alt = new DOMParser().parseFromString(svg, "image/svg+xml").querySelector("title")?.textContent ?? "graph";
-    picture.style.maxWidth = "100%";
-    said.textContent = `gdlab: ${note}`;
-    this.node.replaceChildren(picture, said);
+  /** Show the picture of the output until what draws it is here. */
+  #load(output: Output): void {
+    const said = meanwhile(this.node, output, () => this.#load(output));
+    loadCore().then(
+      () => this.isDisposed || this.#view || this.#mount(),
+      (error: unknown) => said(error),
+    );
+  }
+
+  #mount(): void {
+    const { doc, study, svg } = this.output!,
+      { mount } = core()!;
     this.#stop();
-    if (study)
-      this.#stop = page().when(study, host => {
-        this.node.replaceChildren();
-        this.#view ??= core.mount(this.node, null, host);
-      });
+    if (typeof doc.picture === "string") {
+      // A kernel that has the study sends all of it.
+      this.node.replaceChildren(...stillPicture(svg, doc.picture));
+      if (study)
+        this.#stop = page().when(study, host => {
+          this.node.replaceChildren();
+          this.#view ??= mount(this.node, null, host);
+        });
+      return;
+    }
+    this.node.querySelectorAll(".gd-still").forEach(each => each.remove());
+    const view = mount(this.node, doc, null);
+    this.#view = view;
+    if (study) this.#stop = page().when(study, host => view.goLive(host));
   }
 
   override dispose(): void {
@@ -95,8 +95,9 @@ class GraphRenderer extends GraphWidget implements Renderer {
     const doc = model.data[MIME] as Payload,
       told = model.metadata[MIME] as { study?: string } | undefined;
     shown.add(this);
-    const svg = [model.data["image/svg+xml"] ?? ""].flat().join("");
-    this.draw({ doc, study: String(told?.study ?? doc.study ?? ""), svg });
+    const text = (type: string) => [model.data[type] ?? ""].flat().join("");
+    const study = String(told?.study ?? doc.study ?? "");
+    this.draw({ doc, study, svg: text("image/svg+xml"), text: text("text/plain") });
   }
 
   override dispose(): void {
@@ -137,7 +138,8 @@ function addBeside(app: JupyterFrontEnd, palette: ICommandPalette | null): void 
   // The output of the active cell, else the first that is in sight.
   const current = (): GraphRenderer | undefined => {
     const inCell = [...shown].find(each => each.node.closest(".jp-mod-active"));
-    return inCell ?? [...shown].find(each => boxOf(each.node).bottom > 0 && each.node.offsetParent !== null);
+    const inSight = ({ node }: GraphRenderer) => node.getBoundingClientRect().bottom > 0 && node.offsetParent !== null;
+    return inCell ?? [...shown].find(inSight);
   };
   page().beside = el => {
     const found = holding(el);
@@ -184,16 +186,17 @@ const plugin: JupyterFrontEndPlugin = {
   optional: [ICommandPalette],
   // Notebooks are opened after all of this: their editors come with what is registered here.
   async activate(app: JupyterFrontEnd, rendermime: IRenderMimeRegistry, palette: ICommandPalette | null) {
-    page().core[VERSION] ??= Promise.resolve(core);
+    offerParts();
     // -20 comes before the widget renderer's -10; safe: it builds elements and runs nothing of the document.
     rendermime.addFactory({ safe: true, mimeTypes: [MIME], createRenderer: () => new GraphRenderer() }, -20);
     page().save = (key, kept) => shown.forEach(each => each.save(key, kept));
-    insertStyle(document.body);
     const style = document.createElement("style");
     style.textContent = cells;
     document.head.append(style);
     addBeside(app, palette);
     page().engine = async () => (await import("../engine/model.ts")).makeModel;
+    // When the page has nothing else to do; a picture that is shown before asks for it itself.
+    void app.restored.then(() => loadCore()).catch(() => {});
     await Promise.all([openFiles(app, rendermime), lightCells(app)]);
   },
 };

@@ -162,6 +162,7 @@ declare module "@jupyterlab/application" {
   import type { FileType, MimeDocumentFactory } from "@jupyterlab/docregistry";
   import type { Widget } from "@lumino/widgets";
   export interface JupyterFrontEnd {
+    readonly restored: Promise<void>;
     readonly name: string;
     readonly shell: {
       readonly currentWidget: Widget | null;

@@ -35,6 +35,8 @@ export type Lit = (entity: string) => ReadonlySet<string>;
 export interface Page {
   /** The front-end module by version: the extension's, or asked from a kernel once. */
   core: Record<string, Promise<CoreModule>>;
+  /** What brings the second part of the front-end module (panes/later.ts), by version; absent where all is inside. */
+  later?: Record<string, () => Promise<unknown>>;
   /** The newest living host of each study. */
   hosts: Map<string, Host>;
   /** Calls back with the study's host, now and whenever it changes; returns the function that ends it. */

@@ -8,7 +8,7 @@ import { arrange } from "../layout/slots.ts";
 import { ArenaPicture, reuse } from "./arena_picture.ts";
 import type { Live } from "../live/live.ts";
 import { edgePicture } from "./edge.ts";
-import { body, button, chip, frame, notCompiled, retitle, row, table } from "./pane.ts";
+import { body, button, chip, frame, notCompiled, pane, retitle, row, table } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
 import { selecting } from "./state.ts";
 
@@ -190,4 +190,4 @@ function make(context: Context): Pane {
   return { el: frame(arenaPane, "", [body(null, notCompiled(context, ", so no buffers"))]) };
 }
 
-export const arenaPane: PaneRecord = { key: "arena", title: "Arena", twin: "arena", make };
+export const arenaPane: PaneRecord = pane("arena", make);

@@ -8,13 +8,12 @@ import { familyClass, LETTERS } from "../draw/labels.ts";
 import type { State } from "../live/messages.ts";
 import { page } from "../live/page.ts";
 import { bookmarks, type Bookmarks } from "./bookmarks.ts";
-import { planFact } from "./dispatch_words.ts";
 import { button, select } from "./pane.ts";
-import { rewriteCount } from "./rewrites.ts";
 import {
   opening,
   ARRANGEMENT,
   faceOf,
+  PANES,
   selecting,
   tabsOf,
   type Action,
@@ -22,7 +21,7 @@ import {
   type Tab,
   type Ui,
 } from "./state.ts";
-import { PANES } from "./table.ts";
+import { planFact, rewriteCount } from "./tabcounts.ts";
 import type { Tools } from "./tools.ts";
 
 const SHADE = 26, // pixels at the end of the bar of tabs
@@ -30,7 +29,7 @@ const SHADE = 26, // pixels at the end of the bar of tabs
 
 /** Return the name of a pane on the switch of panes. */
 function nameOf(key: PaneKey): string {
-  const { name, title } = PANES.find(pane => pane.key === key)!;
+  const { name, title } = PANES[key];
   return name ?? title;
 }
 

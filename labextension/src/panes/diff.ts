@@ -5,7 +5,18 @@ import { div, h, SMALL_BUTTON } from "../draw/dom.ts";
 import { around, partLayout } from "../layout/explore.ts";
 import { enliven } from "./ask.ts";
 import { Canvas } from "./canvas.ts";
-import { button, empty, frame, refill, retitle, select, type Context, type Pane, type PaneRecord } from "./pane.ts";
+import {
+  button,
+  empty,
+  frame,
+  pane,
+  refill,
+  retitle,
+  select,
+  type Context,
+  type Pane,
+  type PaneRecord,
+} from "./pane.ts";
 import { compared, whatIf } from "./whatif.ts";
 
 const NAMES: [Change, string][] = [
@@ -97,4 +108,4 @@ function make(context: Context): Pane {
   };
 }
 
-export const diffPane: PaneRecord = { key: "diff", title: "Diff", twin: "diff", make };
+export const diffPane: PaneRecord = pane("diff", make);

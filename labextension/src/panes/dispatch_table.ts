@@ -5,7 +5,8 @@ import { cell, plural } from "../doc/format.ts";
 import { h, replace, td, type Child } from "../draw/dom.ts";
 import { familyClass } from "../draw/labels.ts";
 import { Rows } from "../draw/virtual.ts";
-import { bytesMoved, groupReason, roofShare, timeText } from "./dispatch_words.ts";
+import { groupReason, roofShare, timeText } from "./dispatch_words.ts";
+import { bytesMoved } from "./tabcounts.ts";
 import { entity, fold, row, swatch } from "./pane.ts";
 
 const ROW = 28; // px

@@ -1,9 +1,7 @@
 // Figures and sentences about dispatches: bytes moved, times, and why a barrier group begins.
 
-import type { DispatchRecord, GroupRecord, Hazard, Missed, Plan, Stage, Times } from "../doc/doc.ts";
-import { seconds, whole } from "../doc/format.ts";
-
-export const bytesMoved = (dispatch: DispatchRecord): number => dispatch.bytes_read + dispatch.bytes_written;
+import type { GroupRecord, Hazard, Missed, Plan, Stage, Times } from "../doc/doc.ts";
+import { seconds } from "../doc/format.ts";
 
 const WORDS: Record<string, string> = {
   raw: "reads what was written",
@@ -44,12 +42,6 @@ export function apartText(missed: Missed, stage: Stage, dispatchOf: (node: numbe
     why = also && reason === "multi_use" ? `${it} is also read by ${also[1]}` : detail.replace(/\bit\b/, it);
   return `not fused with ${op}: ${withDispatches(why, dispatchOf)}`;
 }
-
-/** Count the dispatches of a plan, those of the update apart: "12 + 3". */
-export const planFact = (plan: Plan): string => {
-  const own = plan.dispatches.length - plan.updates;
-  return plan.updates > 0 ? `${whole(own)} + ${plan.updates}` : whole(own);
-};
 
 /** Say how long a dispatch took, and how long was predicted. */
 export function timeText({ median, p25, p75, predicted, verdict, machine }: Times, k: number): string {

@@ -8,7 +8,7 @@ import type { Picture } from "../draw/picture.ts";
 import { classOf, classWidth, drawEGraph, emptyPicture, isNew, MARGIN } from "./egraph_picture.ts";
 import type { Iteration, Places } from "./egraph_picture.ts";
 import { classDetail, iterationNews, sizeText } from "./egraph_words.ts";
-import { body, choice, empty, frame, refill, retitle } from "./pane.ts";
+import { body, choice, empty, frame, pane, refill, retitle } from "./pane.ts";
 import type { Context, MakePane, Pane, PaneRecord } from "./pane.ts";
 import { Player } from "./player.ts";
 import { faceOf } from "./state.ts";
@@ -228,4 +228,4 @@ class EGraphPane implements Pane {
 
 const make: MakePane = context => new EGraphPane(context);
 
-export const egraphPane: PaneRecord = { key: "egraph", title: "E-graph", twin: "egraph", make };
+export const egraphPane: PaneRecord = pane("egraph", make);

@@ -18,7 +18,7 @@ import { spread } from "../layout/matched.ts";
 import { keptOf } from "../live/kept.ts";
 import { buildingDress, builtFor, changedBetween, keptWords, meterOf } from "./building.ts";
 import { besideIn, closedRows, drawnHole, matchedRows, showRows } from "./matching.ts";
-import { button, choice, empty, frame, mini, refill, retitle } from "./pane.ts";
+import { button, choice, empty, frame, mini, pane, refill, retitle } from "./pane.ts";
 import type { Context, MakePane, Pane, PaneRecord } from "./pane.ts";
 import { selecting } from "./state.ts";
 import { zoomAfterClick } from "./wheel.ts";
@@ -553,7 +553,7 @@ const makeBefore: MakePane = context =>
     missing: "This document holds no graph for this pane.",
   });
 
-export const beforePane: PaneRecord = { key: "before", title: "As written", twin: "graph", make: makeBefore };
+export const beforePane: PaneRecord = pane("before", makeBefore);
 
 const makeAfter: MakePane = context => {
   const { stages } = context.doc;
@@ -573,7 +573,7 @@ const makeAfter: MakePane = context => {
   });
 };
 
-export const afterPane: PaneRecord = { key: "after", title: "Optimized", twin: "opt", make: makeAfter };
+export const afterPane: PaneRecord = pane("after", makeAfter);
 
 /** The stages that have lanes: the derivative of the graph as written first, because it is the one to learn from. */
 export function laneStages(stages: readonly Stage[]): Choice[] {
@@ -606,4 +606,4 @@ const makeLanes: MakePane = context => {
   });
 };
 
-export const lanesPane: PaneRecord = { key: "lanes", title: "Derivative", twin: "grad", make: makeLanes };
+export const lanesPane: PaneRecord = pane("lanes", makeLanes);

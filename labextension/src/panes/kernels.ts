@@ -7,7 +7,7 @@ import { all, div, h, replace, setFlag, span, type Child } from "../draw/dom.ts"
 import { familyClass } from "../draw/graph.ts";
 import { partsOfLines } from "../layout/kernel_tiles.ts";
 import { kernelPicture } from "./kernel_picture.ts";
-import { body, chip, entity, facts, frame, highlighted, notCompiled, retitle, swatch } from "./pane.ts";
+import { body, chip, entity, facts, frame, highlighted, notCompiled, pane, retitle, swatch } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
 
 /** "matmul ×5, relu": names once, with how often. */
@@ -211,4 +211,4 @@ function make(context: Context): Pane {
   };
 }
 
-export const kernelsPane: PaneRecord = { key: "kernels", title: "WGSL", twin: "kernels", make };
+export const kernelsPane: PaneRecord = pane("kernels", make);

@@ -5,7 +5,7 @@ import { bytes, cell, plural, whole } from "../doc/format.ts";
 import { h, td } from "../draw/dom.ts";
 import { familyClass, spokenName } from "../draw/graph.ts";
 import { Rows } from "../draw/virtual.ts";
-import { body, choice, entity, frame, once, retitle, swatch } from "./pane.ts";
+import { body, choice, entity, frame, once, pane, retitle, swatch } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
 
 interface Column {
@@ -103,4 +103,4 @@ function make(context: Context): Pane {
   };
 }
 
-export const outlinePane: PaneRecord = { key: "outline", title: "Outline", twin: "text", make };
+export const outlinePane: PaneRecord = pane("outline", make);

@@ -7,7 +7,7 @@ import { append, div, h, listen, paragraph, replace, span, type Child, type Prop
 import type { Host } from "../live/host.ts";
 import type { Live } from "../live/live.ts";
 import type { CommandName } from "../live/messages.ts";
-import type { Action, PaneKey, Ui } from "./state.ts";
+import { PANES, type Action, type PaneKey, type PaneNames, type Ui } from "./state.ts";
 
 /** The part of a view that its panes know. */
 export interface Context {
@@ -50,19 +50,22 @@ export interface Pane {
 
 export type MakePane = (context: Context) => Pane;
 
-/** A pane before it is made: its names, its text twin, and the function that makes it. */
-export interface PaneRecord {
+/** A pane before it is made: its names, and the function that makes it. */
+export interface PaneRecord extends PaneNames {
   readonly key: PaneKey;
-  readonly title: string;
-  /** Its name on the switch of panes, where that is not its title. */
-  readonly name?: string;
-  /** The view that says as text what the pane shows (gdlab/view/text/twin.py). */
-  readonly twin: string;
   readonly make: MakePane;
 }
 
+/** The record of a pane: its names stand in state.ts. */
+export const pane = (key: PaneKey, make: MakePane): PaneRecord => ({ key, ...PANES[key], make });
+
 /** A pane's frame: a header with its name and a muted fact, then the body. */
-export function frame({ key, title }: PaneRecord, fact: string, body: Child[], controls: Child[] = []): HTMLElement {
+export function frame(
+  { key, title }: Pick<PaneRecord, "key" | "title">,
+  fact: string,
+  body: Child[],
+  controls: Child[] = [],
+): HTMLElement {
   return h(
     "section",
     { class: `gd-pane gd-pane-${key}`, "data-pane": key, "aria-label": title },

@@ -10,8 +10,9 @@ import type { Live } from "../live/live.ts";
 import { asking, enliven } from "./ask.ts";
 import { DispatchTable, planParts } from "./dispatch_table.ts";
 import { edgeTable } from "./edge.ts";
-import { apartText, groupReason, planFact, timeText } from "./dispatch_words.ts";
-import { body, chip, either, facts, frame, notCompiled, refill, retitle, select } from "./pane.ts";
+import { apartText, groupReason, timeText } from "./dispatch_words.ts";
+import { planFact } from "./tabcounts.ts";
+import { body, chip, either, facts, frame, notCompiled, pane, refill, retitle, select } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
 import { PlanTimeline } from "./plan_timeline.ts";
 
@@ -171,4 +172,4 @@ function make(context: Context): Pane {
   return plan ? new PlanPane(context, plan) : { el: frame(planPane, "", [body(null, notCompiled(context))]) };
 }
 
-export const planPane: PaneRecord = { key: "plan", title: "Plan", name: "Dispatches", twin: "plan", make };
+export const planPane: PaneRecord = pane("plan", make);

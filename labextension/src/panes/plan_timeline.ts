@@ -8,7 +8,8 @@ import { Merged } from "../draw/merged.ts";
 import { moves } from "../draw/motion.ts";
 import { timeline, type Timeline } from "../layout/timeline.ts";
 import { ticks } from "./chart.ts";
-import { bytesMoved, groupReason, hazardText, timeText } from "./dispatch_words.ts";
+import { groupReason, hazardText, timeText } from "./dispatch_words.ts";
+import { bytesMoved } from "./tabcounts.ts";
 import { entity } from "./pane.ts";
 
 const SIDE = 16,

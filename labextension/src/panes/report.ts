@@ -7,7 +7,21 @@ import { change, plural, priced, put, seconds, sig, whole } from "../doc/format.
 import { parseEntity } from "../doc/select.ts";
 import { all, div, h, paragraph, replace, setFlag, span, td, SMALL_BUTTON, type Child } from "../draw/dom.ts";
 import { asking, enliven } from "./ask.ts";
-import { big, body, button, choice, dot, empty, entity, fold, frame, highlighted, retitle, table } from "./pane.ts";
+import {
+  big,
+  body,
+  button,
+  choice,
+  dot,
+  empty,
+  entity,
+  fold,
+  frame,
+  highlighted,
+  pane,
+  retitle,
+  table,
+} from "./pane.ts";
 import { UNOPTIMIZED, type Context, type Pane, type PaneRecord } from "./pane.ts";
 import { making } from "./whatif.ts";
 
@@ -317,4 +331,4 @@ function make(context: Context): Pane {
   };
 }
 
-export const reportPane: PaneRecord = { key: "report", title: "OptimizeReport", twin: "opt", make };
+export const reportPane: PaneRecord = pane("report", make);

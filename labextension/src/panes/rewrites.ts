@@ -1,20 +1,13 @@
 // The rewrites, one row per step in the order of the replay, and the source of the rule that is lit.
 
-import { optimizeReport, optimizerPasses, passName, type GraphDoc, type Pass, type RewriteStep } from "../doc/doc.ts";
+import { optimizeReport, optimizerPasses, type Pass, type RewriteStep } from "../doc/doc.ts";
 import { plural, priced, sig } from "../doc/format.ts";
 import { div, h, paragraph, replace, td, type Child } from "../draw/dom.ts";
 import { Rows } from "../draw/virtual.ts";
-import { body, empty, frame, table, UNOPTIMIZED } from "./pane.ts";
+import { body, empty, frame, pane, table, UNOPTIMIZED } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
 import { lineOf, rewritePicture, ruleShown } from "./rule.ts";
-
-/** Steps that rewrite something: the sweep at the end only removes what nobody reads. */
-export const rewritesOf = (pass: Pass): { step: RewriteStep; index: number }[] =>
-  pass.rewrites.map((step, index) => ({ step, index })).filter(({ step }) => step.label !== "sweep");
-
-/** Count the rewrites on the way to the plan: those of variants are their own. */
-export const rewriteCount = ({ passes }: GraphDoc): number =>
-  passes.reduce((sum, pass) => sum + (passName(pass).startsWith("variant:") ? 0 : rewritesOf(pass).length), 0);
+import { rewriteCount, rewritesOf } from "./tabcounts.ts";
 
 /** The nodes a step is about, by op and name, for people. */
 function aboutSteps(context: Context, pass: Pass): (step: RewriteStep) => string {
@@ -118,4 +111,4 @@ function make(context: Context): Pane {
   return { el, choose: showRule, destroy: () => lists.forEach(({ rows }) => rows.destroy()) };
 }
 
-export const rewritesPane: PaneRecord = { key: "rewrites", title: "Rewrites", name: "Steps", twin: "rewrites", make };
+export const rewritesPane: PaneRecord = pane("rewrites", make);

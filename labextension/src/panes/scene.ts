@@ -16,9 +16,10 @@ import { Keys } from "./keys.ts";
 import { Marks, type Marked } from "./marks.ts";
 import { Dividers } from "./dividers.ts";
 import type { Context } from "./pane.ts";
-import { opening, ARRANGEMENT, faceOf, initialUi, reduce, selecting, tabsOf } from "./state.ts";
+import { standIn, type StandIn } from "./standin.ts";
+import { opening, ARRANGEMENT, faceOf, initialUi, PANES, reduce, selecting, tabsOf } from "./state.ts";
 import type { Action, PaneKey, Tab, Ui } from "./state.ts";
-import { PANES } from "./table.ts";
+import { laterPart, recordOf } from "./table.ts";
 import { Tools } from "./tools.ts";
 
 const NOTHING: ReadonlySet<string> = new Set();
@@ -37,6 +38,7 @@ export class Scene implements Context {
   readonly chrome: Chrome;
   readonly #provenance: Provenance;
   readonly #marks = new Map<PaneKey, Marks>();
+  readonly #standIns = new Map<PaneKey, StandIn>();
   readonly #keys: Keys;
   readonly #dividers: Dividers;
   readonly #selection: Selection;
@@ -250,6 +252,7 @@ export class Scene implements Context {
 
   destroy(): void {
     cancelAnimationFrame(this.#frame);
+    this.#standIns.clear();
     this.#selection.listeners.delete(this.#mirror);
     this.#cell.leave();
     this.#dividers.destroy();
@@ -273,13 +276,40 @@ export class Scene implements Context {
   }
 
   #make(key: PaneKey): void {
-    const order = PANES.map(each => each.key);
-    const pane = PANES[order.indexOf(key)]!.make(this);
+    const order = Object.keys(PANES),
+      pane = recordOf(key)?.make(this) ?? this.#standIn(key);
     this.#marks.set(key, new Marks(pane));
     const next = [...this.chrome.panes.children].find(
-      each => order.indexOf((each as HTMLElement).dataset.pane as PaneKey) > order.indexOf(key),
+      each => order.indexOf((each as HTMLElement).dataset.pane!) > order.indexOf(key),
     );
     this.chrome.panes.insertBefore(pane.el, next ?? null);
+  }
+
+  /** Show the text of a pane until its part of the front end is here. */
+  #standIn(key: PaneKey): StandIn {
+    const made = standIn(this, key, () => this.#fetch());
+    if (this.#standIns.size === 0) queueMicrotask(() => this.#fetch());
+    this.#standIns.set(key, made);
+    return made;
+  }
+
+  /** Load the second part and draw the panes that wait for it. */
+  #fetch(): void {
+    laterPart().then(
+      () => {
+        if (this.#standIns.size === 0) return; // destroyed
+        for (const [key, { el }] of this.#standIns) {
+          this.#marks.delete(key);
+          el.remove();
+        }
+        this.#standIns.clear();
+        this.show(false);
+      },
+      (error: unknown) => {
+        const reason = error instanceof Error ? error.message : String(error);
+        for (const each of this.#standIns.values()) each.failed(reason);
+      },
+    );
   }
 
   #showHover(): void {

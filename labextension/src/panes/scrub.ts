@@ -7,10 +7,10 @@ import { div, h, listen, setFlag, span, write, type Child } from "../draw/dom.ts
 import type { Dress } from "../draw/picture.ts";
 import { Canvas } from "./canvas.ts";
 import { modes } from "./egraph.ts";
-import { body, choice, empty, frame, refill, replace, retitle, select, UNOPTIMIZED } from "./pane.ts";
+import { body, choice, empty, frame, pane, refill, replace, retitle, select, UNOPTIMIZED } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
 import { Player } from "./player.ts";
-import { rewritesOf } from "./rewrites.ts";
+import { rewritesOf } from "./tabcounts.ts";
 import { selecting } from "./state.ts";
 
 type Tenant = Replay["tenants"][number][number];
@@ -267,4 +267,4 @@ function make(context: Context): Pane {
   return { el: frame(scrubPane, "", [content], [modes(context, "scrub")]) };
 }
 
-export const scrubPane: PaneRecord = { key: "scrub", title: "Replay", twin: "rewrites", make };
+export const scrubPane: PaneRecord = pane("scrub", make);

@@ -8,7 +8,7 @@ import type { Live } from "../live/live.ts";
 import { drawChart, type Began, type Chart } from "./chart.ts";
 import { edgeCounters } from "./edge.ts";
 import { Norms } from "./norms.ts";
-import { body, either, empty, frame, sourceLine } from "./pane.ts";
+import { body, either, empty, frame, pane, sourceLine } from "./pane.ts";
 import type { Child, Context, MakePane, Pane, PaneRecord } from "./pane.ts";
 import { SessionControls } from "./session_controls.ts";
 import { earlierRuns, listedEvents, memoryParts, sessionFacts, shownSession } from "./session_words.ts";
@@ -245,4 +245,4 @@ const make: MakePane = context => {
   return { el: frame(sessionPane, told, [body(null, el)]) };
 };
 
-export const sessionPane: PaneRecord = { key: "session", title: "Session", twin: "session", make };
+export const sessionPane: PaneRecord = pane("session", make);

@@ -3,7 +3,7 @@
 import type { GraphDoc, LineRecord, SourceRecord } from "../doc/doc.ts";
 import { plural, put } from "../doc/format.ts";
 import { all, h, span, type Child } from "../draw/dom.ts";
-import { body, frame, highlighted, type Context, type Pane, type PaneRecord } from "./pane.ts";
+import { body, frame, highlighted, pane, type Context, type Pane, type PaneRecord } from "./pane.ts";
 
 interface Call {
   entity: string;
@@ -126,4 +126,4 @@ function make(context: Context): Pane {
   };
 }
 
-export const sourcePane: PaneRecord = { key: "source", title: "Source", name: "Source", twin: "graph", make };
+export const sourcePane: PaneRecord = pane("source", make);

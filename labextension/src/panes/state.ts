@@ -13,24 +13,38 @@ export const TABS = [
   "sweep",
 ] as const;
 export type Tab = (typeof TABS)[number];
-export type PaneKey =
-  | "source"
-  | "before"
-  | "after"
-  | "report"
-  | "rewrites"
-  | "scrub"
-  | "egraph"
-  | "lanes"
-  | "stepper"
-  | "diff"
-  | "plan"
-  | "arena"
-  | "kernels"
-  | "session"
-  | "sweep"
-  | "outline"
-  | "text";
+
+/** The names of a pane before it is made. */
+export interface PaneNames {
+  readonly title: string;
+  /** Its name on the switch of panes, where that is not its title. */
+  readonly name?: string;
+  /** The view that says as text what the pane shows (gdlab/view/text/twin.py). */
+  readonly twin: string;
+}
+
+/** All panes, in the order in which they stand, whichever tab shows them. */
+const NAMES = {
+  source: { title: "Source", twin: "graph" },
+  rewrites: { title: "Rewrites", name: "Steps", twin: "rewrites" },
+  before: { title: "As written", twin: "graph" },
+  after: { title: "Optimized", twin: "opt" },
+  report: { title: "OptimizeReport", twin: "opt" },
+  scrub: { title: "Replay", twin: "rewrites" },
+  egraph: { title: "E-graph", twin: "egraph" },
+  lanes: { title: "Derivative", twin: "grad" },
+  stepper: { title: "Step", twin: "grad" },
+  diff: { title: "Diff", twin: "diff" },
+  plan: { title: "Plan", name: "Dispatches", twin: "plan" },
+  kernels: { title: "WGSL", twin: "kernels" },
+  session: { title: "Session", twin: "session" },
+  sweep: { title: "Sweep", twin: "sweep" },
+  arena: { title: "Arena", twin: "arena" },
+  outline: { title: "Outline", twin: "text" },
+  text: { title: "Text", twin: "text" },
+};
+export type PaneKey = keyof typeof NAMES;
+export const PANES: Readonly<Record<PaneKey, PaneNames>> = NAMES;
 
 /** A tab: its faces stand side by side and take turns where it is narrow, `below` stays under them then. */
 interface TabRecord {

@@ -8,7 +8,7 @@ import { bytes, whole } from "../doc/format.ts";
 import { div, h, paragraph, replace, span, type Child } from "../draw/dom.ts";
 import { asking, enliven } from "./ask.ts";
 import { laneStages } from "./graphs.ts";
-import { body, empty, entity, frame, mini, select, sourceLine } from "./pane.ts";
+import { body, empty, entity, frame, mini, pane, select, sourceLine } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
 import { Player } from "./player.ts";
 import { ruleShown } from "./rule.ts";
@@ -272,4 +272,4 @@ function make(context: Context): Pane {
   };
 }
 
-export const stepperPane: PaneRecord = { key: "stepper", title: "Step", twin: "grad", make };
+export const stepperPane: PaneRecord = pane("stepper", make);

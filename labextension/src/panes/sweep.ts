@@ -8,7 +8,7 @@ import type { Host } from "../live/host.ts";
 import type { Live, Point } from "../live/live.ts";
 import { asking, enliven } from "./ask.ts";
 import { axisEnd, drawAxes, ticks, type Scales } from "./chart.ts";
-import { body, button, empty, frame, table, type Context, type Pane, type PaneRecord } from "./pane.ts";
+import { body, button, empty, frame, pane, table, type Context, type Pane, type PaneRecord } from "./pane.ts";
 import { opening } from "./state.ts";
 
 const HEIGHT = 260,
@@ -309,9 +309,4 @@ class SweepPanel implements Pane {
   }
 }
 
-export const sweepPane: PaneRecord = {
-  key: "sweep",
-  title: "Sweep",
-  twin: "sweep",
-  make: context => new SweepPanel(context),
-};
+export const sweepPane: PaneRecord = pane("sweep", context => new SweepPanel(context));

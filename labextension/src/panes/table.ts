@@ -1,38 +1,30 @@
-// All panes, in the order in which they stand, whichever tab shows them.
+// The panes by key. The front end comes in two parts: the pictures of graphs at once, the other panes (later.ts) when
+// one of them is first needed, from wherever the page has the second part.
 
-import { arenaPane } from "./arena.ts";
-import { diffPane } from "./diff.ts";
-import { egraphPane } from "./egraph.ts";
+import { VERSION } from "../doc/version.ts";
+import { page } from "../live/page.ts";
 import { afterPane, beforePane, lanesPane } from "./graphs.ts";
-import { kernelsPane } from "./kernels.ts";
-import { outlinePane } from "./outline.ts";
 import type { PaneRecord } from "./pane.ts";
-import { planPane } from "./plan.ts";
-import { reportPane } from "./report.ts";
-import { rewritesPane } from "./rewrites.ts";
-import { scrubPane } from "./scrub.ts";
-import { sessionPane } from "./session.ts";
-import { sourcePane } from "./source.ts";
-import { stepperPane } from "./stepper.ts";
-import { sweepPane } from "./sweep.ts";
-import { textPane } from "./text.ts";
+import type { PaneKey } from "./state.ts";
 
-export const PANES: readonly PaneRecord[] = [
-  sourcePane,
-  rewritesPane,
-  beforePane,
-  afterPane,
-  reportPane,
-  scrubPane,
-  egraphPane,
-  lanesPane,
-  stepperPane,
-  diffPane,
-  planPane,
-  kernelsPane,
-  sessionPane,
-  sweepPane,
-  arenaPane,
-  outlinePane,
-  textPane,
-];
+const records = new Map<PaneKey, PaneRecord>();
+let coming: Promise<unknown> | null = null;
+
+export function addPanes(...added: PaneRecord[]): void {
+  for (const each of added) records.set(each.key, each);
+}
+
+addPanes(beforePane, afterPane, lanesPane);
+
+/** The record of a pane; undefined while its part of the front end has not come. */
+export const recordOf = (key: PaneKey): PaneRecord | undefined => records.get(key);
+
+/** Load the second part: once, and again after a failure. */
+export function laterPart(): Promise<unknown> {
+  const load = page().later?.[VERSION];
+  coming ??= (load?.() ?? Promise.reject(new Error("this page holds no second part"))).catch((error: unknown) => {
+    coming = null;
+    throw error;
+  });
+  return coming;
+}

@@ -1,39 +1,10 @@
 // The text of everything: one line per node or dispatch, the same entities, for reading and for voices.
 
-import type { DispatchRecord, GraphDoc } from "../doc/doc.ts";
-import { bytes, cell, plural } from "../doc/format.ts";
-import { nodeText } from "../doc/nodetext.ts";
+import { plural } from "../doc/format.ts";
 import { h, paragraph, span } from "../draw/dom.ts";
 import { Rows } from "../draw/virtual.ts";
-import { bytesMoved } from "./dispatch_words.ts";
-import { body, choice, entity, frame, once, retitle, type Context, type Pane, type PaneRecord } from "./pane.ts";
-
-interface Line {
-  entity: string | null;
-  text: string;
-}
-
-const stageLines = (doc: GraphDoc, at: number): (() => Line)[] => {
-  const stage = doc.stages[at]!;
-  const outputs = () =>
-    stage.outputs.map(({ node, name, of }) => `%${node}${name || of ? ` "${name || `∂${of}`}"` : ""}`).join(", ");
-  return [
-    ...stage.nodes.map((_, i) => () => ({ entity: `node:${at}.${i}`, text: nodeText(doc, stage, i) })),
-    () => ({ entity: null, text: `outputs: ${outputs()}` }),
-  ];
-};
-
-const planLines = (doc: GraphDoc): (() => Line)[] => {
-  const plan = doc.plan!,
-    names = (indexes: number[]) => indexes.map(index => plan.intervals[index]?.name || `#${index}`).join(", ");
-  const line = (dispatch: DispatchRecord, k: number): string => {
-    const { phase, label, reads, writes, flops } = dispatch;
-    const head = `${String(k).padStart(3)}  ${phase.padEnd(9)} ${label}`;
-    const figures = `${cell(flops / 1e6)} MFLOP, ${bytes(bytesMoved(dispatch))}`;
-    return `${head}  (${names(reads)}) → ${names(writes)}  ${figures}`;
-  };
-  return plan.dispatches.map((dispatch, k) => () => ({ entity: `dispatch:${k}`, text: line(dispatch, k) }));
-};
+import { planLines, stageLines } from "./lines.ts";
+import { body, choice, entity, frame, once, pane, retitle, type Context, type Pane, type PaneRecord } from "./pane.ts";
 
 function make(context: Context): Pane {
   const { doc } = context;
@@ -76,4 +47,4 @@ function make(context: Context): Pane {
   };
 }
 
-export const textPane: PaneRecord = { key: "text", title: "Text", twin: "text", make };
+export const textPane: PaneRecord = pane("text", make);
