@@ -1,5 +1,5 @@
 """Draw views in real JupyterLab: thirty of the eight test networks, ten again in dark, five docked (view2 §1), and
-what teaches (view2 §3) on the tour and three networks: twenty-two light, eleven dark.
+what teaches (view2 §3) on the tour and three networks: twenty-seven light, twelve dark.
 
 make shots TO=/tmp/shots                       all of them
 python docs/shots.py /tmp/shots mlp3 dark      only of these networks; only light, dark, docked or teach
@@ -154,6 +154,16 @@ def as_it_is(view: Locator) -> None:
     pass
 
 
+def asked(command: str) -> Callable[[Locator], None]:
+    """Press a button that asks the kernel, and wait for the drawn answer; the last one is closed."""
+
+    def ask(view: Locator) -> None:
+        view.locator(f'[data-command="{command}"]').first.click()
+        view.locator(".gd-asked").wait_for()
+
+    return ask
+
+
 def dispatch(index: int) -> Callable[[Locator], None]:
     return first(f'tr[data-entity="dispatch:{index}"]')
 
@@ -181,6 +191,8 @@ LESSONS = (
     Lesson("gated-kernel", "gated", tab("kernels")),
     Lesson("gated-session", "run-gated", tab("session")),
     Lesson("mlp3-timeline", "mlp3", tab("plan")),
+    Lesson("asked-check", "gated", tab("grad", asked("check")), dark=True),
+    Lesson("asked-time", "run-gated", tab("plan", asked("trace")), dark=True),
 )
 
 
@@ -252,6 +264,8 @@ def teach(page: Page, folder: Path, wanted: set[str], mode: str) -> None:
         bring(page, indexes[lesson.cell])
         place = cell(page, indexes[lesson.cell])
         place.locator(".gd-frame, .gd-answer").first.wait_for()
+        for close in place.locator('[data-command="close-answer"]').all():
+            close.click()
         lesson.prepare(place.locator(".gdlab").first)
         place.evaluate("e => e.scrollIntoView({block: 'start'})")
         settle(page)

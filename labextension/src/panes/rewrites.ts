@@ -85,17 +85,13 @@ function make(context: Context): Pane {
     const found = passes
       .flatMap(pass => rewritesOf(pass).map(row => ({ pass, ...row })))
       .find(({ pass, index }) => lit.has(`step:${pass.index}.${index}`));
-    if (found)
-      replace(
-        detail,
-        h("h4", null, `Rule ${found.step.label}`),
-        rewritePicture(context.doc, found.pass, found.index),
-        ...ruleShown(
-          lineOf(found.pass, found.step.rule),
-          found.pass.sources[found.step.rule] ?? found.pass.sources[found.step.label],
-        ),
-      );
-    else replace(detail, total > 0 && paragraph("gd-muted", "Select a step to see its rule."));
+    if (found) {
+      const { pass, step, index } = found,
+        line = lineOf(pass, step.rule),
+        [mathematics, ...python] = ruleShown(line, pass.sources[step.rule] ?? pass.sources[step.label]);
+      const picture = rewritePicture(context.doc, pass, index);
+      replace(detail, h("h4", null, `Rule ${step.label}`), mathematics, picture, ...python);
+    } else replace(detail, total > 0 && paragraph("gd-muted", "Select a step to see its rule."));
     for (const { pass, rows, indexes } of lists) {
       const row = indexes.findIndex(index => lit.has(`step:${pass.index}.${index}`));
       if (row >= 0) return rows.bring(row);

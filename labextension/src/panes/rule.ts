@@ -33,17 +33,17 @@ export function ruleShown(line: string | undefined, source: RuleSource | undefin
   return [mathLine(line), source && el, code];
 }
 
-const SIDE_PAD = 2,
-  BOW = 56;
+const SIDE_PAD = 2;
 
 function sidePicture(side: Side): SVGElement {
-  const { nodes, edges, width, height, text } = side;
+  const { nodes, edges, width, height, text } = side,
+    out = width + 20;
   const box = `${-SIDE_PAD} ${-SIDE_PAD} ${width + 2 * SIDE_PAD} ${height + 2 * SIDE_PAD}`;
   const line = ([a, b]: [number, number]) => {
     const [from, to] = [nodes[a]!, nodes[b]!],
       [x, y, end] = [from.x + from.w / 2, from.y + SIDE_BOX, to.x + to.w / 2];
-    // Past the box between, where one may stand.
-    if (to.y > y + SIDE_ROW) return `M${x} ${y}C${x + BOW} ${y + BOW} ${end + BOW} ${to.y - BOW} ${end} ${to.y}`;
+    // Past the boxes between.
+    if (to.y > y + SIDE_ROW) return `M${x} ${y}C${out} ${y + 40} ${out} ${to.y - 40} ${end} ${to.y}`;
     return smooth([x, y, end, to.y]);
   };
   return s(

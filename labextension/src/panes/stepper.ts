@@ -83,7 +83,7 @@ function check(context: Context, pass: Pass, at: number, known: Checks): Child[]
     "check",
     "check this op's gradient",
     "Check against differences",
-    "a central difference in float64, on the operands as they are in the study",
+    "a central difference in float64, on the operands of now",
     () => ({ node, stage }),
     ({ ok, text }) => {
       const told = { class: "gd-note", "data-level": ok ? "ok" : "error", "data-value": "check", role: "alert" };
