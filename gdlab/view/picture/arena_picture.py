@@ -25,7 +25,7 @@ MOST_INTERVALS = 400  # drawn one by one
 
 @dataclass(frozen=True, slots=True)
 class _Arena:
-    """What all parts of the drawing read."""
+    """The document and its arrangement, read by every part of the drawing."""
 
     document: Document
     arrangement: Arrangement
@@ -43,7 +43,7 @@ class _Arena:
 
     @property
     def left(self) -> int:
-        """Where dispatch 0 begins."""
+        """The x of dispatch 0."""
         return (BAR + WIDE if self.arrangement.strata else 0) + SLOTS
 
     def x(self, dispatch: float) -> float:
