@@ -71,10 +71,7 @@ def stepper(view: Locator) -> None:
 def replay(view: Locator) -> None:
     """Into the rewrites."""
     open_tab(view, "rewrites")
-    field = view.locator('[data-value="scrub"]')
-    middle = int(field.get_attribute("max") or 0) * 3 // 4
-    field.select_text()
-    field.press_sequentially(f"{middle}\n")
+    view.locator('[data-pane="rewrites"] tr', has_text="Mul+Sigmoid→Silu").first.click()
 
 
 def growth(view: Locator) -> None:
@@ -122,7 +119,7 @@ class Shot:
 SHOTS = (
     Shot("graph", "%%graph mlp", graph),
     Shot("derivative", "%graph_grad mlp", stepper),
-    Shot("replay", "%%graph block", replay),
+    Shot("replay", "%%graph gated", replay),
     Shot("egraph", "%%graph gated", growth),
     Shot("plan", "%graph_plan mlp", plan),
     Shot("kernels", "%graph_plan mlp", kernels),

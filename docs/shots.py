@@ -1,19 +1,24 @@
-"""Draw thirty views of the eight test networks in real JupyterLab (view2 §1), ten again in dark, five docked.
+"""Draw views in real JupyterLab: thirty of the eight test networks, ten again in dark, five docked (view2 §1), and
+what teaches (view2 §3) on the tour and three networks: twenty-seven light, twelve dark.
 
 make shots TO=/tmp/shots                       all of them
-python docs/shots.py /tmp/shots mlp3 dark      only of these networks; only light, dark or docked
+python docs/shots.py /tmp/shots mlp3 dark      only of these networks; only light, dark, docked or teach
+python docs/shots.py /tmp/shots teach stepper  of those that teach only these, light and dark
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 REPO = Path(__file__).parent.parent
 sys.path.insert(0, str(REPO / "tests" / "helpers"))
 
-from browser import CHROMIUM_FLAGS, bring, cell, open_notebook, run_all, serving, theme  # noqa: E402
+from browser import CHROMIUM_FLAGS, Server, bring, cell, open_notebook, run_all, serving, start_cell, theme  # noqa: E402
 from machine import chromium, set_environment  # noqa: E402
 from playwright.sync_api import Locator, Page, sync_playwright  # noqa: E402
 
@@ -46,6 +51,13 @@ y = input("y", (64, 10))
 h = relu(bias_add(x @ parameter("w1", (64, 128)), parameter("b1", (128,))))
 z = bias_add(h @ parameter("w2", (128, 10)), parameter("b2", (10,)))
 cross_entropy_loss(z, y)"""
+
+
+TINY = """%%graph tiny --train --values
+x = input("x", (3,))
+w = parameter("w", (3,))
+h = tanh(x * w)
+(h * h).sum_all()"""
 
 
 def study(name: str, model: str, train: bool) -> str:
@@ -83,6 +95,105 @@ DARK = {
     "attention": ("plan",),
 }
 DOCKED = {"mlp3": ("opt", "plan"), "gated": ("grad",), "resnet": ("opt",), "run-tour": ("session",)}
+
+
+# What teaches: the cells, and for each picture its cell, what to do before, and whether it is drawn in dark, too.
+TEACHING_CELLS = {
+    "setup": "%load_ext gdlab",
+    "tour": TOUR,
+    "mlp3": MLP3,
+    "attention": ATTENTION,
+    "gated": GATED,
+    "tiny": TINY,
+    "run-tour": "%graph_run tour 400 --feed random:0 --adam 2e-3 --init 0",
+    "run-gated": "%graph_run gated 60 --feed random:0 --sgd 0.1 --init 0",
+    "check": "%graph_check tour",
+    "trace": "%graph_trace tour --samples 10",
+    "watch": "%graph_watch tour h\n%graph_run tour 40",
+    "told": "%graph_watch tour --list",
+    "step": "%graph_step tour 4 --dispatch",
+    "doctor": "%graph_doctor",
+    "live": "%graph_run mlp3 --for 60 --feed random:0 --adam 2e-3 --init 0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A picture that teaches: its name, its cell, and what to do before it is taken."""
+
+    name: str
+    cell: str
+    prepare: Callable[[Locator], None]
+    dark: bool = False
+
+
+def tab(name: str, then: Callable[[Locator], None] = lambda view: None) -> Callable[[Locator], None]:
+    def prepare(view: Locator) -> None:
+        press(view, name)
+        then(view)
+
+    return prepare
+
+
+def steps(pane: str, count: int) -> Callable[[Locator], None]:
+    def forward(view: Locator) -> None:
+        back, on = (view.locator(f'[data-command="{pane}-{way}"]') for way in ("previous", "next"))
+        while back.is_enabled():
+            back.click()
+        for _ in range(count):
+            on.click()
+
+    return forward
+
+
+def first(what: str) -> Callable[[Locator], None]:
+    return lambda view: view.locator(what).first.click()
+
+
+def as_it_is(view: Locator) -> None:
+    pass
+
+
+def asked(command: str) -> Callable[[Locator], None]:
+    """Press a button that asks the kernel, and wait for the drawn answer; the last one is closed."""
+
+    def ask(view: Locator) -> None:
+        view.locator(f'[data-command="{command}"]').first.click()
+        view.locator(".gd-asked").wait_for()
+
+    return ask
+
+
+def dispatch(index: int) -> Callable[[Locator], None]:
+    return first(f'tr[data-entity="dispatch:{index}"]')
+
+
+LESSONS = (
+    Lesson("stepper", "tour", tab("grad", steps("autodiff", 3)), dark=True),
+    Lesson("rewrite", "tour", tab("rewrites", steps("scrub", 1)), dark=True),
+    Lesson("timeline", "tour", tab("plan"), dark=True),
+    Lesson("timeline-selected", "tour", tab("plan", dispatch(9))),
+    Lesson("arena", "tour", tab("arena"), dark=True),
+    Lesson("kernel", "tour", tab("kernels"), dark=True),
+    Lesson("numbers", "tiny", tab("opt"), dark=True),
+    Lesson("numbers-lanes", "tiny", tab("grad", steps("autodiff", 2)), dark=True),
+    Lesson("session", "run-tour", tab("session"), dark=True),
+    Lesson("memory", "run-tour", tab("arena")),
+    Lesson("check", "check", as_it_is, dark=True),
+    Lesson("trace", "trace", as_it_is, dark=True),
+    Lesson("watch", "told", as_it_is),
+    Lesson("step", "step", as_it_is),
+    Lesson("doctor", "doctor", as_it_is, dark=True),
+    Lesson("attention-stepper", "attention", tab("grad", steps("autodiff", 4))),
+    Lesson("attention-rewrite", "attention", tab("rewrites", steps("scrub", 1))),
+    Lesson("attention-arena", "attention", tab("arena")),
+    Lesson("gated-rewrite", "gated", tab("rewrites", steps("scrub", 5))),
+    Lesson("gated-kernel", "gated", tab("kernels")),
+    Lesson("gated-session", "run-gated", tab("session")),
+    Lesson("mlp3-timeline", "mlp3", tab("plan")),
+    Lesson("asked-check", "gated", tab("grad", asked("check")), dark=True),
+    Lesson("asked-time", "run-gated", tab("plan", asked("trace")), dark=True),
+)
 
 
 def press(view: Locator, tab: str) -> None:
@@ -145,13 +256,75 @@ def draw_docked(page: Page, folder: Path, wanted: set[str]) -> None:
         page.locator(".gd-away").wait_for(state="detached")
 
 
+def teach(page: Page, folder: Path, wanted: set[str], mode: str) -> None:
+    indexes = {name: i for i, name in enumerate(TEACHING_CELLS)}
+    for lesson in LESSONS:
+        if (wanted and lesson.name not in wanted) or (mode == "dark" and not lesson.dark):
+            continue
+        bring(page, indexes[lesson.cell])
+        place = cell(page, indexes[lesson.cell])
+        place.locator(".gd-frame, .gd-answer").first.wait_for()
+        for close in place.locator('[data-command="close-answer"]').all():
+            close.click()
+        lesson.prepare(place.locator(".gdlab").first)
+        place.evaluate("e => e.scrollIntoView({block: 'start'})")
+        settle(page)
+        save(page, folder / f"teach-{lesson.name}{'-dark' if mode == 'dark' else ''}.png")
+
+
+def teach_live(page: Page, folder: Path) -> None:
+    """The panel while a cell runs, in three tabs."""
+    index = len(TEACHING_CELLS) - 1
+    start_cell(page, index)
+    view = cell(page, index).locator(".gdlab").first
+    view.locator(".gd-frame").wait_for()
+    for name in ("session", "plan", "arena"):
+        press(view, name)
+        cell(page, index).evaluate("e => e.scrollIntoView({block: 'start'})")
+        page.mouse.move(0, 0)
+        page.wait_for_timeout(2500)
+        save(page, folder / f"teach-live-{name}.png")
+    press(view, "session")
+    view.locator('[data-command="stop"]').first.click()
+
+
+def ran(page: Page, cells: int) -> None:
+    """Wait until so many cells have run."""
+    page.wait_for_function(
+        "cells => window.jupyterapp.shell.currentWidget.content.widgets.slice(0, cells)"
+        ".every(c => c.model.executionCount !== null)",
+        arg=cells,
+        timeout=LARGE_WAIT,
+    )
+    page.wait_for_timeout(3000)
+
+
+def teaching(page: Page, lab: Server, folder: Path, wanted: set[str]) -> None:
+    os.environ.pop("GDLAB_STEPS", None)
+    cells = list(TEACHING_CELLS.values())
+    open_notebook(page, lab, [*cells[:-1], ""], "teach.ipynb")
+    run_all(page)
+    ran(page, len(cells) - 1)
+    teach(page, folder, wanted, "light")
+    theme(page, "dark")
+    teach(page, folder, wanted, "dark")
+    theme(page, "light")
+    if not wanted or "live" in wanted:
+        page.evaluate(
+            "text => window.jupyterapp.shell.currentWidget.content.widgets.at(-1).model.sharedModel.setSource(text)",
+            cells[-1],
+        )
+        bring(page, len(cells) - 1)
+        teach_live(page, folder)
+
+
 def save(page: Page, path: Path) -> None:
     page.screenshot(path=path)
     print(path.name, flush=True)
 
 
 def main(folder: Path, wanted: set[str]) -> None:
-    modes = wanted & {"light", "dark", "docked"} or {"light", "dark", "docked"}
+    modes = wanted & {"light", "dark", "docked", "teach"} or {"light", "dark", "docked", "teach"}
     wanted -= modes
     set_environment()
     folder.mkdir(parents=True, exist_ok=True)
@@ -159,6 +332,10 @@ def main(folder: Path, wanted: set[str]) -> None:
         browser = driver.chromium.launch(executable_path=chromium(), args=list(CHROMIUM_FLAGS))
         page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
         page.set_default_timeout(60_000)
+        if "teach" in modes:
+            teaching(page, lab, folder, wanted)
+        if modes == {"teach"}:
+            return
         needed = wanted and {name for name in CELLS if name in wanted or f"run-{name}" in wanted} | {"setup"}
         for name in [name for name in CELLS if needed and name not in needed and f"run-{name}" not in wanted]:
             CELLS[name] = "0"

@@ -259,7 +259,7 @@ def heat(small: Thumbnail) -> list[str]:
 
 
 def array_words(array: Array) -> str:
-    """Return one number, a tensor of up to 12 elements in full, else range and mean: `0.2`, `[1, −2, 0.5]`,
+    """Return one number, up to 12 elements in three significant digits, else range and mean: `0.2`, `[1, −2, 0.5]`,
     `−1.2 … 3, mean 0.1`."""
     if array.size <= _IN_FULL and array.ndim <= _IN_FULL_AXES:
         return _nested(array.tolist()) if array.size > 1 else value_words(array.reshape(-1)[0]) if array.size else "[]"
@@ -274,12 +274,12 @@ def array_words(array: Array) -> str:
 def _nested(values: Any) -> str:
     if isinstance(values, list):
         return f"[{', '.join(map(_nested, values))}]"
-    return value_words(values).replace(",", "")  # a comma separates the elements
+    return value_words(values, 3).replace(",", "")  # a comma separates the elements
 
 
-def value_words(value: Any) -> str:
-    """Return a float in four significant digits, an integer in full."""
-    return whole(int(value)) if isinstance(value, (int, np.integer)) else sig(value, 4)
+def value_words(value: Any, digits: int = 4) -> str:
+    """Return a float in so many significant digits, an integer in full."""
+    return whole(int(value)) if isinstance(value, (int, np.integer)) else sig(value, digits)
 
 
 # inside ---------------------------------------------------------------------------------------------------------------

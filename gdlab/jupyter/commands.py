@@ -13,6 +13,8 @@ from gdlab.op import Safety
 from gdlab.op.text import to_cell
 from gdlab.plan import CompileOptions
 from gdlab.study.study import Study
+from gdlab.view.answer.html import answer_html
+from gdlab.view.answer.make import check_answer, gradient_answer, profile_answer
 
 _MAX_STEPS = 10**9
 
@@ -139,16 +141,19 @@ def _measure(study: Study, args: dict[str, Any]) -> dict[str, Any]:
 
 def _trace(study: Study, args: dict[str, Any]) -> dict[str, Any]:
     """Times every dispatch over a few steps that do not count; the document has the figures from then on."""
-    return {"text": str(study.trace(_steps(args)))}
+    profile = study.trace(_steps(args))
+    return {"text": str(profile), "html": answer_html(profile_answer(profile, study, str(profile)))}
 
 
 def _check(study: Study, args: dict[str, Any]) -> dict[str, Any]:
     """Whether the gradient rule of one node is its slope; without a node, whether the optimizer or a device broke the
     model: the table, in words, and the entity to look at."""
     if "node" in args:
-        return study.check_gradient(args["node"], optimized=args.get("stage") == "optimized").to_json()
+        slope = study.check_gradient(args["node"], optimized=args.get("stage") == "optimized")
+        return slope.to_json() | {"html": answer_html(gradient_answer(slope, study))}
     found = study.check()
-    return {"ok": found.ok, "text": str(found), "about": found.about}
+    html = answer_html(check_answer(found, study))
+    return {"ok": found.ok, "text": str(found), "about": found.about, "html": html}
 
 
 def _cell(study: Study, args: dict[str, Any]) -> dict[str, Any]:

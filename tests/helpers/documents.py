@@ -29,6 +29,24 @@ def validator() -> Any:
     return jsonschema.Draft202012Validator(schema)
 
 
+def plan_holds(document: Document) -> None:
+    """What a reader of a plan may assert (view.md 2.3), said again without the code of `check`."""
+    intervals, dispatches = list(document.plan("intervals")), list(document.plan("dispatches"))
+    written = {i for i, interval in enumerate(intervals) if interval["first"] < 0}
+    for k, dispatch in enumerate(dispatches):
+        assert dispatch["writes"] and set(dispatch["reads"]) <= written, f"dispatch:{k}"
+        written |= set(dispatch["writes"])
+    for slot, one in enumerate(document.plan("slots")):
+        tenants = [(i, intervals[i]) for i in one["tenants"]]
+        for n, (i, a) in enumerate(tenants):
+            assert a["slot"] == slot and a["offset"] >= 0 and a["offset"] + a["nbytes"] <= one["nbytes"]
+            for j, b in tenants[n + 1 :]:
+                apart = a["last_group"] < b["first_group"] or b["last_group"] < a["first_group"]
+                assert apart or a["alias_of"] == j or b["alias_of"] == i, f"interval:{i} and interval:{j}"
+    edges = [(group["start"], group["stop"]) for group in document.plan("groups")]
+    assert [k for start, stop in edges for k in range(start, stop)] == list(range(len(dispatches)))
+
+
 def checked(document: Document, schema: bool = True) -> Document:
     """The document, once it has kept every rule of documents; with `schema` also the form of every field."""
     assert document.check() == ()

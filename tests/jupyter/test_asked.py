@@ -7,16 +7,21 @@ from panels import ask, of, until
 from shells import run, told
 
 from gdlab.jupyter import widget
+from gdlab.view.answer.html import answer_html
+from gdlab.view.answer.make import gradient_answer, profile_answer
 from gdlab.view.document.runs import times_of
 
 
 def test_a_gradient_is_checked(panel) -> None:  # type: ignore[no-untyped-def]
     study = panel.study
     node = next(n for n in study.graph if n.op == "relu")
-    assert ask(panel, 1, "check", node=node.id, stage="written")["result"] == study.check_gradient(node.id).to_json()
+    reply = ask(panel, 1, "check", node=node.id, stage="written")["result"]
+    slope = study.check_gradient(node.id)
+    assert reply == slope.to_json() | {"html": answer_html(gradient_answer(slope, study))}, "the picture of the magic"
     fused = next(n for n in study.optimized if n.op == "fused_matmul_add")
     found = ask(panel, 2, "check", node=fused.id, stage="optimized")["result"]
-    assert found == study.check_gradient(fused.id, optimized=True).to_json() and found["told"].count("\n") == 3
+    assert found.items() > study.check_gradient(fused.id, optimized=True).to_json().items()
+    assert found["told"].count("\n") == 3 and found["html"].count("<tr>") == 1 + 3, "a header and a row per operand"
     assert "wanted a name, or an id" in ask(panel, 3, "check", node=[])["error"]["message"]
 
 
@@ -27,7 +32,10 @@ def test_dispatches_are_timed_and_the_page_gets_the_times(panel) -> None:  # typ
     study.prepare(feed="random:0", sgd=0.1, init=0)
     study.run(1)
     reply = ask(panel, 2, "trace", steps=2)
-    assert reply["ok"] and reply["result"]["text"] == str(study.session.last_profile) and study.session.step_count == 1
+    profile = study.session.last_profile
+    text = str(profile)
+    assert reply["result"] == {"text": text, "html": answer_html(profile_answer(profile, study, text))}
+    assert study.session.step_count == 1
     until(lambda: any(run.get("dispatch_seconds") for doc in of(panel, "doc") for run in doc["doc"]["runs"]))
     assert times_of(study.doc)["samples"] == 2
 

@@ -11,12 +11,15 @@ from functools import cache
 from typing import Any
 
 import networks
-from bare_page import live, mount, open_tab, trained
+from bare_page import AUDIT, live, mount, open_tab, trained
 from playwright.sync_api import Locator, Page, expect
 
 from gdlab import CompileOptions
 from gdlab.base.words import cell, duration, nbytes, sig
 from gdlab.study.study import Study
+from gdlab.view.answer.html import answer_html
+from gdlab.view.answer.make import gradient_answer
+from gdlab.view.answer.record import Answer
 from gdlab.view.ask.chain import sentence
 from gdlab.view.document.document import Document
 from gdlab.view.document.runs import times_of
@@ -77,8 +80,16 @@ def test_a_gradient_is_checked_against_differences(page: Page) -> None:
         told = page.locator('[data-value="check"]')
         assert told.inner_text() == f"{'✗' if wrong else '✓'} {result['text']}"
         assert told.get_attribute("data-level") == ("error" if wrong else "ok")
-        assert page.locator(".gd-checked .gd-place").inner_text() == result["told"]
         assert result["told"].endswith(f"\nthe gradient that arrives: l2 norm {sig(result['norm'])}")
+    html = answer_html(gradient_answer(study.check_gradient(step["node"]), study))
+    page.locator('[data-command="check"]').click()
+    answer(page, asked(page, "check"), result | {"html": html})
+    drawn = page.locator(".gd-frame > .gd-asked > .gd-answer")
+    expect(drawn.locator("tbody tr")).to_have_count(1)
+    box, frame = drawn.bounding_box(), page.locator(".gd-frame").bounding_box()
+    assert box and frame and frame["y"] < box["y"] and box["y"] + box["height"] < frame["y"] + frame["height"]
+    page.get_by_role("button", name="close the answer").click()
+    expect(drawn).to_have_count(0)
     page.locator('[data-command="autodiff-next"]').click()
     assert page.locator('[data-value="check"]').count() == 0
     page.locator('[data-command="autodiff-previous"]').click()
@@ -199,6 +210,27 @@ def test_a_kernel_that_ends_takes_the_questions_along(page: Page) -> None:
 
 
 # plan -----------------------------------------------------------------------------------------------------------------
+def test_times_are_answered_as_a_picture_that_a_new_document_leaves(page: Page) -> None:
+    """The times change the document: the view is drawn anew, before the answer comes or after it."""
+    document, html = measured()[1], answer_html(Answer("", "ok", "16 dispatches", None))
+    live(page, trained())
+    open_tab(page, "plan")
+    drawn = page.locator(".gd-frame > .gd-asked > .gd-answer")
+    for rev, first in ((9, "document"), (10, "answer")):
+        page.locator('[data-command="trace"]').click()
+        sent = asked(page, "trace")
+        if first == "answer":
+            answer(page, sent, {"html": html})
+            expect(drawn).to_have_count(1)
+        page.evaluate("([d, rev]) => tell({type: 'doc', rev, doc: {...JSON.parse(d), id: `later ${rev}`}})",
+                      [document.json().decode(), rev])  # fmt: skip
+        page.locator(".gd-legend", has_text="width = measured time").wait_for()
+        if first == "document":
+            answer(page, sent, {"html": html})
+        expect(drawn).to_have_text(["✓16 dispatches"])
+    assert page.evaluate(AUDIT) == []
+
+
 def test_times_stand_beside_their_prediction(page: Page) -> None:
     document = measured()[1]
     mount(page, document)

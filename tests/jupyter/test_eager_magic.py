@@ -21,7 +21,7 @@ def test_a_cell_runs_line_by_line(shell) -> None:
     assert isinstance(session, EagerSession) and session.opts.seed == 3
     rows = out.stdout.splitlines()
     assert rows[0] == "%%eager net --grad --device cpu --seed 3"
-    assert rows[1].startswith('x = input("x", (2, 3))') and "# f32[2, 3] [[0.1257, −0.1321, 0.6404]" in rows[1]
+    assert rows[1].startswith('x = input("x", (2, 3))') and "# f32[2, 3] [[0.126, −0.132, 0.64]" in rows[1]
     assert "# f32[1] " in rows[4] and rows[5].startswith("∂w  # f32[3, 2] [[")
     svg = out.outputs[0].data["image/svg+xml"]
     assert svg.startswith("<svg") and len(session.tape) == 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from typing import Any
+from xml.etree import ElementTree
 
 import networks
 import pytest
@@ -17,9 +18,11 @@ from gdlab import ops
 from gdlab.base.words import nbytes
 from gdlab.graph import Graph
 from gdlab.study.study import Study
+from gdlab.view.document.document import Document
 from gdlab.view.document.layouts import laid_out
 from gdlab.view.document.make import graph_doc
 from gdlab.view.picture.palette import contrast
+from gdlab.view.picture.plan_picture import plan_picture
 from gdlab.view.text.plan_text import live_bytes
 
 OPS = "all => all.filter(e => !e.hasAttribute('data-gone')).map(e => e.querySelector('.gd-op').textContent)"
@@ -211,6 +214,16 @@ def test_the_arena_names_its_phases_and_keeps_words_off_the_peak(page: Page) -> 
     assert crossed == 0
 
 
+def in_the_static_picture(document: Document, first: tuple[str, float, float]) -> list[tuple[str, Any, Any]]:
+    """Every buffer of the SVG of a plan: top and height of its box, moved to where `first` stands in the page."""
+    tree = ElementTree.fromstring(plan_picture(document))
+    found = {g.get("data-entity"): g.find("{*}rect") for g in tree.iter("{http://www.w3.org/2000/svg}g")}
+    rects = [(f"interval:{i}", found[f"interval:{i}"]) for i in range(document.plan("intervals").count)]
+    boxes = [(k, float(rect.get("y", "")), float(rect.get("height", ""))) for k, rect in rects if rect is not None]
+    down = first[1] - next(y for entity, y, _ in boxes if entity == first[0])
+    return [(k, pytest.approx(y + down, abs=0.2), pytest.approx(height, abs=0.2)) for k, y, height in boxes]
+
+
 @pytest.mark.parametrize("width", [1110, 560])
 def test_what_is_always_there_stands_to_scale_left_of_the_axis(page: Page, width: int) -> None:
     """T7: the column's parts are those of the memory, its heights are their bytes, and no label lies over another."""
@@ -235,14 +248,17 @@ def test_what_is_always_there_stands_to_scale_left_of_the_axis(page: Page, width
     assert f"always there {nbytes(always)}" in words and words.count(nbytes(always)) == 1
     assert nbytes(always + live[at]) in words, "the height of memory over time"
     boxes = arena.evaluate("""e => [...e.querySelectorAll('.gd-interval')].map(each => {
-      const {left, right, height} = each.querySelector('.gd-shape').getBoundingClientRect();
-      return [each.dataset.entity, left, right, height]; })""")
-    axis = min(left for entity, left, _, _ in boxes if entity.startswith("node:"))
-    column = {entity: height for entity, _, right, height in boxes if right < axis}
+      const {left, right, height, y} = each.querySelector('.gd-shape').getBoundingClientRect();
+      return [each.dataset.entity, left, right, height, y]; })""")
+    axis = min(left for entity, left, *_ in boxes if entity.startswith("node:"))
+    column = {entity: height for entity, _, right, height, _ in boxes if right < axis}
     assert sorted(column) == sorted(f"interval:{i}" for i, row in enumerate(intervals) if row["pinned"])
     sizes = {entity: intervals[int(entity.split(":")[1])]["padded"] for entity in column}
     unit = max(column.values()) / max(sizes.values())
     assert all(abs(column[each] - max(0.5, unit * size)) < 1 for each, size in sizes.items()), "to scale"
+    stood = {entity: (entity, y, height) for entity, *_, height, y in reversed(boxes)}  # the first of each
+    stands = [stood[f"interval:{i}"] for i in range(len(intervals))]
+    assert stands == in_the_static_picture(document, stands[0])
     crossed = arena.evaluate("""e => { const all = [...e.querySelectorAll('text.gd-axis')].map(
         each => each.getBoundingClientRect()).filter(each => each.width > 0);
       return all.filter((a, i) => all.some((b, j) => i < j && a.left < b.right - 1 && b.left < a.right - 1

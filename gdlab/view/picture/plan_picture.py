@@ -4,40 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from gdlab.base.words import cell, nbytes, plural, sig, whole
+from gdlab.base.words import cell, nbytes, sig, whole
 from gdlab.view.document.columns import Json
 from gdlab.view.document.dispatches import plan_counts
 from gdlab.view.document.document import Document
 from gdlab.view.layout.drawn import cut
+from gdlab.view.picture.arena_picture import arena_parts
 from gdlab.view.picture.draw import CODE_FONT, UI_FONT, plain, text
 from gdlab.view.picture.palette import INK, Theme, family_ink
 
 WIDTH = 1070
 MARGIN, HEADER, ROW = 14, 36, 26
-LEFT = 96  # of the arena: room for the names of its rows
-STRIP, GAP = 18, 4
-TALLEST, THINNEST = 84, 14
 MOST_ROWS = 60  # dispatches in the table
-MOST_INTERVALS = 400
-FOLD_ABOVE = 4  # pinned buffers of one kind
-_KINDS = {"state": "optimizer state", "parameter": "parameters", "derived": "derived", "input": "inputs",
-          "gradient": "gradients", "constant": "constants", "output": "outputs", "loss": "loss"}  # fmt: skip
 # Column: left edge (text) or right edge (number).
 _COLUMNS = (("#", 40, True), ("dispatch", 54, False), ("phase", 560, False), ("group", 720, True), ("MFLOP", 830, True),
             ("moved", 940, True), ("workgroups", 1050, True))  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class ArenaRow:
-    """One line of the arena: a slot to scale, a pinned buffer, or the pinned buffers of a kind in equal shares."""
-
-    label: str
-    height: int
-    intervals: tuple[int, ...]
-    slot: bool
-    folded: bool
 
 
 def plan_picture(document: Document, theme: Theme = "light") -> str:
@@ -112,138 +94,15 @@ def _cell(value: str, at: int, right: bool, y: int) -> str:
 
 
 # the arena -----------------------------------------------------------------------------------------------------------
-def rows_of(document: Document) -> tuple[list[ArenaRow], float]:
-    """Rows from top to bottom: pinned strips by kind, then slots, largest first; and the height of a byte."""
-    intervals, slots = list(document.plan("intervals")), list(document.plan("slots"))
-    pinned = [i for i, row in enumerate(intervals) if row["pinned"] is not None or row["first"] < 0]
-    kept = set(pinned)
-    strips = []
-    for kind in dict.fromkeys(intervals[i]["kind"] for i in pinned):
-        mine = tuple(i for i in pinned if intervals[i]["kind"] == kind)
-        if len(mine) > FOLD_ABOVE:
-            strips.append(ArenaRow(_KINDS.get(kind, kind), STRIP, mine, False, True))
-        else:
-            strips += [ArenaRow(kind, STRIP, (i,), False, False) for i in mine]
-    shared = [(s, slot["nbytes"], tuple(i for i in slot["tenants"] if i not in kept)) for s, slot in enumerate(slots)]
-    shared = sorted((x for x in shared if x[2]), key=lambda x: -x[1])
-    unit = TALLEST / max((size for _, size, _ in shared), default=1)
-    heights = [
-        (f"slot {s} · {nbytes(size)}", max(THINNEST, round(size * unit)), tenants) for s, size, tenants in shared
-    ]
-    return strips + [ArenaRow(label, height, tenants, True, False) for label, height, tenants in heights], unit
-
-
 def _arena(document: Document, theme: Theme, top: int) -> tuple[list[str], int]:
     """The drawing and where it ends."""
-    ink, plan = INK[theme], document.data["plan"]
-    rows, unit = rows_of(document)
-    drawn = 0
-    parts = [f'<path d="M0 {top - 0.5}h{WIDTH}" stroke="{ink.line}"/>']
-    parts.append(_header("Arena", "slots to scale, x = dispatch; buffers that stay as strips", top, theme))
-    y = begin = top + HEADER + 16
-    shown: list[str] = []
-    for n, row in enumerate(rows):
-        if drawn + len(row.intervals) > MOST_INTERVALS:
-            rest = plural(len(rows) - n, "more row")
-            shown.append(f'<g fill="{ink.muted}">{_cell(f"… {rest}", LEFT, False, y + 14)}</g>')
-            y += ROW
-            break
-        shown += _row(document, row, y, unit, theme)
-        drawn += len(row.intervals)
-        y += row.height + (GAP if row.slot else 2)
-    parts += _bands(plan, document, begin - 6, y, theme) + shown
-    parts += _axis(document, y, theme) + _peak(document, begin - 10, y, theme)
-    return parts, y + 30
-
-
-def _x(document: Document, dispatch: float) -> float:
-    count = max(1, document.plan("dispatches").count)
-    return round(LEFT + (WIDTH - LEFT - MARGIN) * dispatch / count, 1)
-
-
-def _row(document: Document, row: ArenaRow, y: int, unit: float, theme: Theme) -> list[str]:
-    ink, intervals = INK[theme], document.plan("intervals")
-    count = document.plan("dispatches").count
-    middle = y + min(row.height, 60) // 2 + 3
-    parts = [f'<g font-size="10.5" fill="{ink.muted}">{_cell(row.label, LEFT - 8, True, middle)}</g>']
-    if row.slot:
-        parts.append(_rect(LEFT, y, WIDTH - LEFT - MARGIN, row.height - 2, f'rx="3" fill="{ink.bg2}"'))
-    label, from_ = _sum_of(document, row) if row.folded else ("", LEFT)
-    for n, i in enumerate(row.intervals):
-        each = intervals[i]
-        if row.folded:
-            share = (WIDTH - from_ - MARGIN) / len(row.intervals)
-            left, right = from_ + share * n, from_ + share * (n + 1)
-        else:
-            left = _x(document, max(0, each["first"]))
-            right = _x(document, each["last"] + 1 if row.slot else count)
-        height = max(THINNEST - 2, round(each["nbytes"] * unit) - 2) if row.slot else row.height - 2
-        parts.append(_interval(i, each, (left, right, y, min(height, row.height - 2)), row, theme))
-    if row.folded:
-        parts.append(
-            f'<text x="{LEFT + 8}" y="{y + 12}" font-size="10.5" font-family="{CODE_FONT}">{plain(label)}</text>'
-        )
-    return parts
-
-
-def _sum_of(document: Document, row: ArenaRow) -> tuple[str, float]:
-    """The number and size of the buffers that share a strip, and where the first of them stands, behind these words."""
-    intervals = document.plan("intervals")
-    total = sum(intervals[i]["padded"] for i in row.intervals)
-    label = f"{plural(len(row.intervals), 'buffer')}, {nbytes(total)}"
-    return label, round(LEFT + 6.4 * len(label) + 18, 1)
-
-
-def _interval(i: int, each: Json, box: tuple[float, float, int, int], row: ArenaRow, theme: Theme) -> str:
-    left, right, y, height = box
-    width = max(2.0, round(right - left - 1, 1))
-    family, name = family_ink(each["family"], theme), each["name"] or f"buffer {i}"
-    label = name if row.slot else f"{name} {nbytes(each['nbytes'])}"
-    label = "" if row.folded or 6.4 * len(label) + 14 > width else label
-    life = f"dispatches {each['first']} … {each['last']}" if each["first"] >= 0 else "kept from step to step"
-    told = f"{cut(name, 200)}: {nbytes(each['nbytes'])}, {each['kind']}, {life}"
-    shape = _rect(left, y, width, height, f'rx="3" fill="{family.fill}" stroke="{family.border}"')
-    font = f' font-size="10.5" font-family="{CODE_FONT}"'
-    name = text(label, f'x="{left + 8:g}" y="{y + height // 2 + 4}"', 6.4 * len(label), font) if label else ""
-    return f'<g data-entity="interval:{i}"><title>{plain(told)}</title>{shape}{name}</g>'
+    memory = document.data["plan"]["memory"]
+    fact = f"{nbytes(memory['physical_bytes'])} in device memory for {nbytes(memory['logical_bytes'])} of values; "
+    fact += "left what is always there, right what has a lifetime, in one scale"
+    parts, height = arena_parts(document, WIDTH, top + HEADER, theme)
+    line = f'<path d="M0 {top - 0.5}h{WIDTH}" stroke="{INK[theme].line}"/>'
+    return [line, _header("Arena", fact, top, theme), *parts], top + HEADER + height
 
 
 def _rect(x: float, y: float, width: float, height: float, attributes: str) -> str:
     return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" {attributes}/>'
-
-
-def _bands(plan: Json, document: Document, top: int, bottom: int, theme: Theme) -> list[str]:
-    """Every second barrier group has a ground of its own."""
-    parts = []
-    for g, group in enumerate(document.plan("groups")):
-        if g % 2:
-            left, right = _x(document, group["start"]), _x(document, group["stop"])
-            ground = f'fill="{INK[theme].bg3}" fill-opacity=".6"'
-            parts.append(_rect(left, top, round(right - left, 1), bottom - top, ground))
-    return parts
-
-
-def _axis(document: Document, y: int, theme: Theme) -> list[str]:
-    count = document.plan("dispatches").count
-    every = max(1, -(-count * 30 // (WIDTH - LEFT - MARGIN)))
-    marks = [f'<text x="{_x(document, k + 0.5):g}" y="{y + 15}">{k}</text>' for k in range(0, count, every)]
-    return [f'<g font-size="10.5" fill="{INK[theme].muted}" text-anchor="middle">', *marks, "</g>"]
-
-
-def _peak(document: Document, top: int, bottom: int, theme: Theme) -> list[str]:
-    """A dashed line where most is alive."""
-    memory, groups = document.data["plan"]["memory"], document.plan("groups")
-    if not 0 <= memory["peak_group"] < len(groups):
-        return []
-    group = groups[memory["peak_group"]]
-    x, colour = _x(document, (group["start"] + group["stop"]) / 2), INK[theme].error
-    end = x > WIDTH - 130
-    return [
-        f'<path d="M{x:g} {top}V{bottom}" stroke="{colour}" stroke-dasharray="4 3"/>',
-        f'<text x="{x + (-5 if end else 5):g}" y="{top + 6}" font-size="10.5" fill="{colour}"'
-        f"{_anchor(end)}>peak {nbytes(memory['peak_bytes'])}</text>",
-    ]
-
-
-def _anchor(end: bool) -> str:
-    return ' text-anchor="end"' if end else ""

@@ -35,6 +35,8 @@ interface Fresh {
   op: string;
   name: string;
   inputs: string[];
+  /** Of a node that a later step removes. */
+  family?: string;
 }
 
 export const [SIDE_ROW, SIDE_BOX] = [46, 22] as const;
@@ -46,10 +48,10 @@ const GAP = 10,
 function around(doc: GraphDoc, pass: Pass, k: number): [before: Graph, after: Graph] {
   const from = doc.stages[pass.from]!.nodes,
     families = new Map([...from, ...(doc.stages[pass.to]?.nodes ?? [])].map(({ op, family }) => [op, family]));
-  const known = ({ op, name }: Pick<NodeRecord, "op" | "name">, keys: readonly string[]): Known => ({
+  const known = ({ op, name, family }: Fresh | NodeRecord, keys: readonly string[]): Known => ({
     op,
     name,
-    family: families.get(op) ?? "",
+    family: families.get(op) ?? family ?? "",
     inputs: keys,
   });
   const keysOf = (node: NodeRecord) => node.inputs.map(i => from[i]!.key),

@@ -127,6 +127,8 @@ interface Added {
   type: string;
   inputs: string[];
   attrs: NodeRecord["attrs"];
+  /** Of a node that a later step removes. */
+  family?: string;
 }
 
 /** The places, nodes and wires of a pass, gathered step by step. Nodes go by their keys. */
@@ -142,7 +144,6 @@ class Places {
   readonly #ends = new Map<string, { wire: Wire; from: string }[]>();
   readonly #after: Map<string, number>;
   readonly #types: Map<string, number>;
-  readonly #families: Map<string, string>;
 
   constructor(doc: GraphDoc, pass: Pass) {
     const from = doc.stages[pass.from]!;
@@ -151,7 +152,6 @@ class Places {
     this.#to = doc.stages[pass.to]!;
     this.#after = new Map(this.#to.nodes.map((node, i) => [node.key, i]));
     this.#types = new Map(doc.types.map((type, i) => [type.text, i]));
-    this.#families = new Map([...from.nodes, ...this.#to.nodes].map(node => [node.op, node.family]));
     from.nodes.forEach((node, i) => {
       this.#put(
         i,
@@ -192,7 +192,7 @@ class Places {
     const index = this.#after.get(added.key);
     const known = this.#to.nodes[index ?? -1];
     const like = this.tenants[this.#place.get(added.inputs[0] ?? "") ?? 0]![0]!.node;
-    const { key, op, name, type, inputs, attrs } = added;
+    const { key, op, name, type, inputs, attrs, family } = added;
     const node = known ?? {
       ...like,
       key,
@@ -202,7 +202,7 @@ class Places {
       label: "",
       type: this.#types.get(type) ?? -1,
       attrs,
-      family: this.#families.get(op) ?? "elementwise",
+      family: family ?? "elementwise",
       flags: inputs.length > 0 ? [] : ["leaf"],
     };
     const entity = known ? `node:${this.#to.index}.${index}` : `step:${this.#pass.index}.${s}`;

@@ -2,9 +2,10 @@
 
 import { inherit, openDoc, type GraphDoc, type Payload } from "../doc/doc.ts";
 import { insertStyle } from "../draw/css.ts";
-import { h, replace } from "../draw/dom.ts";
+import { all, h, replace } from "../draw/dom.ts";
 import { Host, type Handle } from "../live/host.ts";
 import { page, type Mounted } from "../live/page.ts";
+import { ASKED } from "../panes/ask.ts";
 import { Scene } from "../panes/scene.ts";
 
 export class View implements Mounted {
@@ -117,6 +118,7 @@ export class View implements Mounted {
       JSON.stringify([id, known(runs), plan?.times, variants]);
     if (!this.#scene || measured(this.#scene.doc) !== measured(doc)) {
       const scene = new Scene(doc, () => this.host, this.#scene?.snapshot ?? null);
+      scene.chrome.panes.after(...all(this.#el, ASKED));
       this.#scene?.destroy();
       this.#scene = scene;
       this.#waiting.remove();

@@ -427,8 +427,8 @@ export class ArenaPicture {
         return s(
           "g",
           { "data-only-reads": reads.has(entity) && !writes.has(entity) },
-          s("line", { x1: x, x2: x, y1: 8, y2: this.#end }),
-          s("path", { d: `M${x - 5} 2H${x + 5}L${x} 9Z` }),
+          s("line", { x1: x, x2: x, y1: TOP, y2: this.#end }),
+          s("path", { d: `M${x - 5} 15H${x + 5}L${x} 22Z` }),
         );
       }),
     );

@@ -1,9 +1,11 @@
 // Buttons that ask the kernel: without one they say why they cannot; a refusal is told beside them.
 
-import { all, listen, SMALL_BUTTON } from "../draw/dom.ts";
+import { all, div, listen, SMALL_BUTTON } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
 import type { CommandName } from "../live/messages.ts";
-import { button, h, type Context } from "./pane.ts";
+import { button, h, mini, type Context } from "./pane.ts";
+
+export const ASKED = ".gd-asked";
 
 type Result = Record<string, unknown>;
 
@@ -19,21 +21,37 @@ export function asking(
   key: string = name,
 ): HTMLButtonElement {
   const made = button(label, { class: SMALL_BUTTON, "data-command": key, "data-asks": told }, text);
+  let refusal: HTMLElement | undefined;
   listen(made, "click", () => {
+    const place = made.closest(".gdlab")!.parentElement!;
     made.disabled = true;
     void context
       .host()
       ?.command(name, args())
       .then(({ ok, result, error }) => {
         made.disabled = false;
-        if (made.nextElementSibling?.matches("[data-level=error]")) made.nextElementSibling.remove();
-        if (ok) done(result ?? {});
+        refusal?.remove();
+        if (ok) {
+          done(result ?? {});
+          if (result?.html) showAnswer(place, String(result.html));
+        }
         else
-          made.after(h("p", { class: "gd-note", "data-level": "error", role: "alert" }, error?.message ?? "refused"));
+          made.after(
+            (refusal = h("p", { class: "gd-note", "data-level": "error", role: "alert" }, error?.message ?? "refused")),
+          );
       });
   });
   enliven(made, context.host());
   return made;
+}
+
+/** Show a drawn answer (gdlab/view/answer/html.py) over the view in `place`, instead of the last one. */
+function showAnswer(place: Element, html: string): void {
+  const box = div("gd-asked");
+  box.innerHTML = html;
+  box.append(mini("close the answer", "close-answer", "\u00d7", () => box.remove()));
+  place.querySelector(ASKED)?.remove();
+  place.querySelector(".gd-panes")!.after(box);
 }
 
 /** Whether the buttons in `el` (or `el` itself) can act now, and if not, why. */

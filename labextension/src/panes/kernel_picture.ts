@@ -452,10 +452,6 @@ function lightParts(root: Element, parts: readonly string[]): void {
   for (const each of all(root, "[data-part]")) setFlag(each, "data-on", on(each));
 }
 
-/** The lines that a part of a kernel takes. */
-const linesOf = (runs: readonly number[]): number =>
-  runs.reduce((sum, line, i) => (i % 2 ? sum + line - runs[i - 1]! + 1 : sum), 0);
-
 /** The picture of a kernel, its parts as a list, and the reason of its schedule. `over` is told the parts under the
  * pointer or the focus, none when it leaves; `go` goes to the lines of a part. */
 export function kernelPicture(
@@ -468,12 +464,11 @@ export function kernelPicture(
   const names = Object.keys(parts ?? {}).sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
   const drawing = new Drawing(covers, operand, name => names.includes(name));
   const buttons = names.map(name => {
-    const title = `${plural(linesOf(parts![name]!), "line")}: go to the first`;
-    const props = { class: "gd-chip", "data-part": name, title, on: { click: () => go(name) } };
+    const props = { class: "gd-chip", "data-part": name, title: "go to its lines", on: { click: () => go(name) } };
     return h("button", props, partText(name, operand));
   });
   const list = h("div", { class: "gd-kparts", role: "group", "aria-label": "parts of the work" }, ...buttons);
-  const el = div("gd-kernelside", drawing.svg, list, paragraph("gd-kwhy", why));
+  const el = div("gd-kernelside", drawing.svg, paragraph("gd-kwhy", why), list);
   const tell = (event: Event) => {
     const name = (event.target as Element).closest("[data-part]")?.getAttribute("data-part");
     over(name ? [name] : []);

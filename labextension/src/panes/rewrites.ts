@@ -42,7 +42,7 @@ function stepRow(pass: Pass, step: RewriteStep, nodes: string, index: number, pl
 function make(context: Context): Pane {
   const passes = optimizerPasses(context.doc);
   const total = rewriteCount(context.doc);
-  const detail = div("gd-detail"),
+  const detail = div("gd-detail gd-scroll"),
     listed = body(null),
     lists: { pass: Pass; rows: Rows; indexes: number[] }[] = [];
   const listOf = (pass: Pass): Child => {
@@ -55,14 +55,6 @@ function make(context: Context): Pane {
     lists.push({ pass, rows: shown, indexes: rows.map(each => each.index) });
     const [from, to] = [pass.from, pass.to].map(each => stages[each]?.title || stages[each]?.key);
     const title = `${from} → ${to}`;
-    const sweep = pass.rewrites.at(-1);
-    const swept =
-      sweep?.label === "sweep" && sweep.removed.length > 0
-        ? paragraph(
-            "gd-muted gd-indent",
-            `then swept: ${plural(sweep.removed.length, "node")}`,
-          )
-        : null;
     return [
       passes.length > 1 && h("h4", { class: "gd-indent" }, title),
       rows.length === 0
@@ -78,29 +70,21 @@ function make(context: Context): Pane {
           ),
       rows.length > 0 &&
         paragraph("gd-muted gd-indent", `Costs are ${priced(optimizeReport(pass).cost_model)}.`),
-      swept,
     ];
   };
-  listed.append(
-    ...body(null, ...(passes.length > 0 ? passes.map(listOf) : [empty(UNOPTIMIZED)]), detail)
-      .childNodes,
-  );
-  const el = frame(rewritesPane, plural(total, "rewrite"), [listed]);
+  replace(listed, passes.length > 0 ? passes.map(listOf) : empty(UNOPTIMIZED));
+  const el = frame(rewritesPane, plural(total, "rewrite"), [listed, detail]);
   const showRule = (lit: ReadonlySet<string>): boolean => {
     const found = passes
       .flatMap(pass => rewritesOf(pass).map(row => ({ pass, ...row })))
       .find(({ pass, index }) => lit.has(`step:${pass.index}.${index}`));
-    if (found)
-      replace(
-        detail,
-        h("h4", null, `Rule ${found.step.label}`),
-        rewritePicture(context.doc, found.pass, found.index),
-        ...ruleShown(
-          lineOf(found.pass, found.step.rule),
-          found.pass.sources[found.step.rule] ?? found.pass.sources[found.step.label],
-        ),
-      );
-    else replace(detail, total > 0 && paragraph("gd-muted", "Select a step to see its rule."));
+    if (found) {
+      const { pass, step, index } = found,
+        line = lineOf(pass, step.rule),
+        [mathematics, ...python] = ruleShown(line, pass.sources[step.rule] ?? pass.sources[step.label]);
+      const picture = rewritePicture(context.doc, pass, index);
+      replace(detail, h("h4", null, `Rule ${step.label}`), mathematics, picture, ...python);
+    } else replace(detail, total > 0 && paragraph("gd-muted", "Select a step to see its rule."));
     for (const { pass, rows, indexes } of lists) {
       const row = indexes.findIndex(index => lit.has(`step:${pass.index}.${index}`));
       if (row >= 0) return rows.bring(row);

@@ -1,7 +1,7 @@
 // A rule as mathematics: its line, the two pictures of a rewrite, and its Python source folded below.
 
 import type { GraphDoc, OptimizeReport, Pass, RuleSource } from "../doc/doc.ts";
-import { SIDE_BOX, sidesOf, type Side } from "../doc/sides.ts";
+import { SIDE_BOX, SIDE_ROW, sidesOf, type Side } from "../doc/sides.ts";
 import { div, h, s, span, svgPath, type Child } from "../draw/dom.ts";
 import { familyClass } from "../draw/labels.ts";
 import { smooth } from "../draw/paths.ts";
@@ -36,11 +36,15 @@ export function ruleShown(line: string | undefined, source: RuleSource | undefin
 const SIDE_PAD = 2;
 
 function sidePicture(side: Side): SVGElement {
-  const { nodes, edges, width, height, text } = side;
+  const { nodes, edges, width, height, text } = side,
+    out = width + 20;
   const box = `${-SIDE_PAD} ${-SIDE_PAD} ${width + 2 * SIDE_PAD} ${height + 2 * SIDE_PAD}`;
   const line = ([a, b]: [number, number]) => {
-    const [from, to] = [nodes[a]!, nodes[b]!];
-    return smooth([from.x + from.w / 2, from.y + SIDE_BOX, to.x + to.w / 2, to.y]);
+    const [from, to] = [nodes[a]!, nodes[b]!],
+      [x, y, end] = [from.x + from.w / 2, from.y + SIDE_BOX, to.x + to.w / 2];
+    // Past the boxes between.
+    if (to.y > y + SIDE_ROW) return `M${x} ${y}C${out} ${y + 40} ${out} ${to.y - 40} ${end} ${to.y}`;
+    return smooth([x, y, end, to.y]);
   };
   return s(
     "svg",

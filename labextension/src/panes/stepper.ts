@@ -69,35 +69,25 @@ function saved(doc: GraphDoc, pass: Pass, at: number, to: Stage): Child[] {
   ];
 }
 
-type Checks = Map<string, { ok: boolean; text: string; told: string }>;
+type Checks = Map<string, HTMLElement>;
 
-/** "Is this rule the slope?": asked of the kernel, answered in green or red, with what arrives at the op. */
+/** "Is this rule the slope?": asked of the kernel, answered in green or red; the numbers are in the drawn answer. */
 function check(context: Context, pass: Pass, at: number, known: Checks): Child[] {
   const { node } = pass.diffs[at]!,
-    { key } = context.doc.stages[pass.from]!,
-    holder = div("gd-checked");
-  const show = () => {
-    const found = known.get(`${key} ${node}`);
-    if (found)
-      replace(
-        holder,
-        h(
-          "p",
-          { class: "gd-note", "data-level": found.ok ? "ok" : "error", "data-value": "check", role: "alert" },
-          `${found.ok ? "\u2713" : "\u2717"} ${found.text}`,
-        ),
-        div("gd-muted gd-place", found.told),
-      );
-  };
+    stage = context.doc.stages[pass.from]!.key,
+    id = stage + node,
+    holder = div("gd-checked"),
+    show = () => replace(holder, known.get(id) ?? null);
   const ask = asking(
     context,
     "check",
     "check this op's gradient",
     "Check against differences",
-    "a central difference in float64, on the operands as they are in the study",
-    () => ({ node, stage: key }),
-    result => {
-      known.set(`${key} ${node}`, result as never);
+    "a central difference in float64, on the operands of now",
+    () => ({ node, stage }),
+    ({ ok, text }) => {
+      const told = { class: "gd-note", "data-level": ok ? "ok" : "error", "data-value": "check", role: "alert" };
+      known.set(id, h("p", told, `${ok ? "\u2713" : "\u2717"} ${text}`));
       show();
     },
   );

@@ -1,0 +1,182 @@
+"""Every notebook from top to bottom: its documents hold, and what its first cell promises is true in them.
+
+The sentences are those of `docs/lessons.md`. Each claim works its facts out of a document, and its sentence says them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from documents import checked, plan_holds
+from lessons import LESSONS, read, run_lesson
+from places import REPO
+
+from gdlab.base.words import nbytes
+from gdlab.study.study import Study
+from gdlab.view.document.document import Document
+
+Names = dict[str, Any]
+ITEM = re.compile(r"^\d\. (.*)$", re.MULTILINE)
+
+
+# reading a document ---------------------------------------------------------------------------------------------------
+def differentiated(document: Document, key: str) -> Any:
+    return next(i for i, p in enumerate(document.data["passes"]) if p["key"] == key)
+
+
+def kept_by(document: Document, key: str, op: str) -> list[tuple[str, int]]:
+    """What the rules of all nodes of this op read again: the op and name of each, and its bytes."""
+    number = differentiated(document, key)
+    one = document.data["passes"][number]
+    before, after = document.nodes(one["from"]), document.nodes(one["to"])
+    steps = [step for step in document.steps(number) if before[step["node"]]["op"] == op]
+    found = [each for step in steps for each in step["residuals"]]
+    return [(f"{after[e['node']]['op']} {after[e['node']]['name']}".strip(), e["nbytes"]) for e in found]
+
+
+def shared(document: Document, first: str, second: str) -> tuple[int, int, int, int]:
+    """Of two buffers that lie in one slot: its number, who writes the first, who reads it last, who writes the second;
+    `second` is the first tenant of that name behind the first."""
+    intervals = document.plan("intervals")
+    for number, slot in enumerate(document.plan("slots")):
+        tenants = [intervals[i] for i in slot["tenants"]]
+        for one in tenants:
+            for other in tenants:
+                if (one["name"], other["name"]) == (first, second) and one["last"] < other["first"]:
+                    return number, one["first"], one["last"], other["first"]
+    raise AssertionError((first, second))
+
+
+def saved(document: Document, label: str) -> int:
+    """The bytes that the first rewrite of a label saves beside a launch, by the document's model."""
+    machine = document.data["plan"]["machine"]
+    for number, one in enumerate(document.data["passes"]):
+        for step in document.steps(number) if one["role"] == "optimize" else ():
+            if step["label"] == label:
+                seconds = (step["cost_before"] - step["cost_after"]) * 1e-6 - machine["launch_seconds"]
+                return round(seconds * machine["bytes_per_second"])
+    raise AssertionError(label)
+
+
+def ops(document: Document, stage: int | str) -> list[str]:
+    return [node["op"] for node in document.nodes(stage) if node["inputs"]]
+
+
+# what the sentences say -----------------------------------------------------------------------------------------------
+Claims = Iterator[list[str]]  # for each sentence the words that the facts put into it
+
+
+def tour(names: Names, _: str) -> Claims:
+    document = names["mlp"].doc
+    (relu,) = kept_by(document, "differentiate:written", "relu")
+    assert relu[0] == "relu h" and relu in kept_by(document, "differentiate:written", "matmul")
+    yield ["`h` twice", nbytes(relu[1])]
+    slot, writer, reader, heir = shared(document, "LogSoftmax", "relu_grad")
+    size = nbytes(document.plan("slots")[slot]["nbytes"])
+    yield [f"Dispatch {writer} writes `LogSoftmax`", f"dispatch {heir} writes `relu_grad`", f"dispatch {reader} is the",
+           f"slot {slot}, {size}"]  # fmt: skip
+    label = "MatMul+BiasAdd→FusedMatMulAdd"
+    written, optimized = document.nodes("written"), document.nodes("optimized")
+    moved = sum(next(n["bytes_moved"] for n in written if n["op"] == op) for op in ("matmul", "bias_add"))
+    assert saved(document, label) == moved - next(n["bytes_moved"] for n in optimized if n["op"] == "fused_matmul_add")
+    yield [f"`{label}`", nbytes(saved(document, label))]
+
+
+def chain_rule(names: Names, _: str) -> Claims:
+    chain = names["chain"].doc
+    (e,) = kept_by(chain, "differentiate:written", "exp")
+    assert e[0] == "exp e" and ops(chain, "derivative:written").count("exp") == 1
+    yield ["`chain` the result `e`", nbytes(e[1]), "no exponential"]
+    fork = names["fork"].doc
+    number = differentiated(fork, "differentiate:written")
+    (step,) = (
+        s for s in fork.steps(number) if fork.nodes(fork.data["passes"][number]["from"])[s["node"]]["name"] == "h"
+    )
+    joins = [fork.nodes(fork.data["passes"][number]["to"])[i]["op"] for i in step["accumulated"]]
+    assert (len(step["cotangents"]), joins) == (3, ["add", "add"])
+    yield ["three gradients arrive at `h`, and two additions"]
+    net = names["net"].doc
+    (h,) = kept_by(net, "differentiate:written", "relu")
+    assert h[0] == "relu h" and h in kept_by(net, "differentiate:written", "matmul")
+    assert kept_by(net, "differentiate:written", "bias_add") == []
+    yield [f"kept once ({nbytes(h[1])})", "the bias reads nothing"]
+
+
+def fusion(names: Names, _: str) -> Claims:
+    block, without, apart = names["block"].doc, names["without"].doc, names["shared"].doc
+    label = "Silu+Mul→SwiGLU"
+    yield [f"`{label}` saves {nbytes(saved(block, label))}"]
+    stage = next(s["key"] for s in without.data["stages"] if s["role"] == "optimized")
+    assert "silu" not in ops(without, stage) and "swiglu" in ops(block, "optimized")
+    count = len(block.plan("dispatches"))
+    assert count == len(without.plan("dispatches"))
+    yield [f"{len(ops(without, stage))} ops are left in place of {len(ops(block, 'optimized'))}", f"{count} dispatches"]
+    (missed,) = (m for m in apart.data["passes"][0]["report"]["missed"] if m["label"] == label)
+    readers = [
+        n["op"] for n in apart.nodes("optimized") for i in n["inputs"] if apart.nodes("optimized")[i]["name"] == "s"
+    ]
+    assert sorted(readers) == ["mul", "sum_all"] and "too" in missed["text"]
+    yield ["`s` stays apart because the sum reads it too"]
+
+
+def where_the_bytes_live(names: Names, text: str) -> Claims:
+    net, fragile = names["net"].doc, names["fragile"]
+    slot, writer, reader, heir = shared(net, "h1", "relu_grad")
+    size = nbytes(net.plan("slots")[slot]["nbytes"])
+    yield [f"Dispatch {writer} writes `h1`", f"dispatch {heir} writes", f"dispatch {reader} is the last",
+           f"slot {slot}, {size}"]  # fmt: skip
+    memory = net.data["plan"]["memory"]
+    whole, slots = memory["physical_bytes"], memory["parts"]["reusable slots"]
+    assert set(memory["parts"]) == {"inputs", "parameters", "gradients", "outputs", "reusable slots"}
+    yield [f"Of the {nbytes(whole)}", f"{nbytes(whole - slots)} are always there", f"{nbytes(slots)} are slots"]
+    log = next(n.id for n in fragile.graph if n.op == "log")
+    line = fragile.graph.source(log)[0].line
+    assert f", line {line} of <graph fragile" in text and "it read safe −0.4" in text
+    yield ["came from `log`, in step 21", "`safe` below zero"]
+
+
+def tape(names: Names, text: str) -> Claims:
+    (gradient,) = re.findall(r"^∂w  f32\[3\] (.*)$", text, re.MULTILINE)
+    steps = re.findall(r"^%\d+ (\w+)  ∂ ", text, re.MULTILINE)  # the twin of the stepper
+    (factor,) = re.findall(r"^y = x \* 2  .*f32\[3\] (.*)$", text, re.MULTILINE)
+    assert steps == ["sum_all", "mul"] and gradient == factor == "[2, 4, −6]"
+    yield ["two steps lead from the loss to `w`", "(2, 4, −6)"]
+    turns = re.search(r"^1\.0 \['input', (.*)\]$", text, re.MULTILINE)
+    assert turns is not None and len(turns[1].split(", ")) == 3 and "greater" not in turns[1]
+    yield ["three, and no comparison"]
+    assert names["plan_launches"] < names["launches"]
+    yield ["`planned` takes fewer launches"]
+
+
+CLAIMS: dict[str, Callable[[Names, str], Claims]] = {
+    "tour": tour, "chain_rule": chain_rule, "fusion": fusion, "bytes": where_the_bytes_live, "tape": tape,
+}  # fmt: skip
+
+
+def sentences(name: str) -> list[str]:
+    """The sentences of a notebook in `docs/lessons.md`."""
+    text = (REPO / "docs" / "lessons.md").read_text("utf-8")
+    section = next(
+        part for part in re.split(r"^## ", text, flags=re.MULTILINE) if f"(`notebooks/{name}.ipynb`)" in part
+    )
+    found = re.findall(r"^\d\. (.*)\n   \*Where:\* .+$", section, re.MULTILINE)
+    assert len(found) == 3
+    return found
+
+
+@pytest.mark.parametrize("name", [*LESSONS, "tour"])
+def test_what_a_notebook_promises_is_so(lesson_shell: Any, name: str) -> None:
+    said = sentences(name)
+    first = read(name).cells[0].source
+    assert "**Afterwards you can say" in first and ITEM.findall(first) == said
+    assert ("<details>" in first) == (name in LESSONS), "a lesson asks before it shows"
+    printed, names = run_lesson(lesson_shell, name)
+    for sentence, words in zip(said, CLAIMS[name](names, "\n".join(printed)), strict=True):
+        assert [w for w in words if w not in sentence] == [], sentence
+    studies = [value for key, value in list(names.items()) if isinstance(value, Study) and not key.startswith("_")]
+    assert studies
+    for study in studies:
+        plan_holds(checked(study.doc))
