@@ -20,7 +20,8 @@ from gdlab.distributed import engine as remote
 from gdlab.distributed.engine import Description, hardware_adapters
 
 if TYPE_CHECKING:
-    from gdlab.distributed.run import DistributedRun
+    from gdlab.distributed.calibration import Calibration
+    from gdlab.distributed.run_record import DistributedRun
     from gdlab.study.study import Study
 
 Engines = Literal["mpi", "local"]
@@ -60,6 +61,7 @@ class Cluster:
     def __init__(self, started: Started, engines: tuple[Engine, ...], devices: Sequence[str] | None) -> None:
         self._started, self.engines, self._devices = started, engines, devices
         self.restarts = 0
+        self.calibration: Calibration | None = None  # of `calibrate`
         self._end = weakref.finalize(self, started.stop)
 
     # life -------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from gdlab.base.types import Array
 from gdlab.session import Session
 
 PART_BYTES = 16 << 20  # of one reduction; large tensors are cut
+REHEARSED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Meeting:
     waiting: float = 0.0
     reducing: float = 0.0
     nbytes: int = 0
+    reductions: int = 0
     _buffer: Array = field(default_factory=lambda: np.empty(0, np.float32))
 
     @property
@@ -84,7 +86,7 @@ class Meeting:
             for buffer, size in group:
                 part[at : at + size] = program.download(buffer).reshape(-1)
                 at += size
-            under_way.append((group, part, self._begin(part)))
+            under_way.append((group, part, begin_sum(self.comm, part)))
             start += part.size
         for group, part, requests in under_way:
             for request in requests:
@@ -95,14 +97,31 @@ class Meeting:
                 program.upload(buffer, part[at : at + size].reshape(_shape(session, buffer)))
                 at += size
         self.nbytes += 4 * whole
+        self.reductions += 1
 
-    def _begin(self, part: Array) -> list[Any]:
-        """Begin the reduction of a part, cut into pieces of a bounded size."""
-        if part.nbytes < PART_BYTES // 64:  # too small to be worth a request
-            self.comm.Allreduce(_in_place(), part)
-            return []
-        step = PART_BYTES // 4
-        return [self.comm.Iallreduce(_in_place(), part[k : k + step]) for k in range(0, part.size, step)]
+    def rehearse(self, session: Session) -> tuple[float, float]:
+        """Return the seconds in which all gradients are read and written: measured on the first `REHEARSED_BYTES`."""
+        return session.loaded.exclusively(lambda: self._rehearse(session)) if self.size > 1 else (0.0, 0.0)
+
+    def _rehearse(self, session: Session) -> tuple[float, float]:
+        program, buffers = session.loaded.program, [b for _, b in session.updates.gradient_buffers()]
+        sizes = [4 * int(np.prod(_shape(session, b))) for b in buffers]
+        measured, at = [0.0, 0.0], 0
+        for at, buffer in enumerate(buffers, 1):
+            begin = time.perf_counter()
+            data = program.download(buffer)
+            middle = time.perf_counter()
+            program.upload(buffer, data)
+            measured[0] += middle - begin
+            measured[1] += time.perf_counter() - middle
+            if sum(sizes[:at]) >= REHEARSED_BYTES:
+                break
+        begin = time.perf_counter()
+        if buffers:
+            program.download(buffers[0])  # behind what was written
+        measured[1] += time.perf_counter() - begin
+        share = sum(sizes) / max(1, sum(sizes[:at]))
+        return measured[0] * share, measured[1] * share
 
     def differing(self, session: Session) -> str | None:
         """Return the first parameter whose bits are not the same on all engines."""
@@ -117,6 +136,15 @@ class Meeting:
         self.comm.Allreduce(_in_place(), both, op=_maximum())
         differ = np.flatnonzero(both[: len(names)] != -both[len(names) :])
         return names[int(differ[0])] if differ.size else None
+
+
+def begin_sum(comm: Any, part: Array) -> list[Any]:
+    """Begin the sum of an array over all engines, in pieces of a bounded size; return what is to be waited for."""
+    if part.nbytes < PART_BYTES // 64:  # too small to be worth a request
+        comm.Allreduce(_in_place(), part)
+        return []
+    step = PART_BYTES // 4
+    return [comm.Iallreduce(_in_place(), part[k : k + step]) for k in range(0, part.size, step)]
 
 
 def _groups(session: Session, buffers: Sequence[int]) -> Iterator[list[tuple[int, int]]]:

@@ -30,6 +30,7 @@ from gdlab.session.run.conditions import parse_test
 from gdlab.session.run.lookout import Lookout
 
 EVERY = 0.2  # seconds between two reports
+MOST_TOLD = 512  # losses of a report: the newest
 LATE_STEPS = 20  # whose median says which engine is late
 
 
@@ -64,7 +65,8 @@ class Job:
 @dataclass(slots=True)
 class Report:
     """An engine's figures so far: steps made, seconds in steps, reductions and waiting, bytes, its own last loss, and
-    the median over the last updates of the time that its own step took."""
+    the median over the last updates of the time that its own step took. `reductions`: how many were made; `read` and
+    `write`: seconds in which all gradients go to the host and back, measured before the first step."""
 
     step: int = 0
     seconds: float = 0.0
@@ -75,6 +77,9 @@ class Report:
     median: float = 0.0
     losses: int = 0
     saved: str = ""
+    reductions: int = 0
+    read: float = 0.0
+    write: float = 0.0
 
 
 @dataclass(slots=True)
@@ -93,6 +98,7 @@ class Ended:
 
 
 _KNOWN: dict[str, Session] = {}  # the session of the study that this engine ran last, by the study's key
+_HOST: dict[str, tuple[float, float]] = {}  # seconds in which its gradients go to the host and back, by the same key
 
 
 def run(job: Job) -> Ended:
@@ -166,7 +172,11 @@ class _Part:
             make, kind, graph, given, opening = job.study
             study = make(kind, graph, {**given, "device": device_name()}, opening)
             session = _KNOWN[job.key] = study.execution.session
+            _HOST.clear()
         session.updates.adopt("run", job.optimizer, job.settings)
+        if job.key not in _HOST:
+            _HOST[job.key] = self.meeting.rehearse(session)
+        self.report.read, self.report.write = _HOST[job.key]
         session.updates.clear_sums()
         session.values.unset_inputs |= set(session.values.places.inputs)  # what an earlier run has fed
         for name, data in job.inputs.items():
@@ -257,8 +267,8 @@ class _Part:
         report = self.report
         report.step, report.loss, report.losses = made, loss, len(self.losses)
         report.seconds += own
-        report.reducing, report.waiting, report.nbytes = (
-            self.meeting.reducing, self.meeting.waiting, self.meeting.nbytes)  # fmt: skip
+        report.reducing, report.waiting, report.nbytes, report.reductions = (
+            self.meeting.reducing, self.meeting.waiting, self.meeting.nbytes, self.meeting.reductions)  # fmt: skip
         self._tell()
 
     def _tell(self, force: bool = False) -> None:
@@ -269,7 +279,8 @@ class _Part:
         from ipyparallel.datapub import publish_data
 
         fields: Mapping[str, Any] = {name: getattr(self.report, name) for name in Report.__slots__}
-        publish_data({"report": dict(fields), "mean": self.losses[-1] if self.losses else float("nan")})
+        first = max(0, len(self.losses) - MOST_TOLD)
+        publish_data({"report": dict(fields), "first": first, "losses": self.losses[first:]})
 
     def _due(self, made: int) -> bool:
         job = self.job

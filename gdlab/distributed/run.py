@@ -6,19 +6,22 @@ import re
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, EngineLostError, SessionError
-from gdlab.base.words import duration, grid, nbytes, plural, sig, whole
+from gdlab.base.words import plural
 from gdlab.distributed import feeds, part
-from gdlab.distributed.clusters import Cluster, Engine
+from gdlab.distributed.allreduce import keep_measured
+from gdlab.distributed.calibration import calibration_of
+from gdlab.distributed.clusters import Cluster
 from gdlab.distributed.engine import host_name
 from gdlab.distributed.part import Ended, Job, Report
+from gdlab.distributed.run_record import DistributedRun, Lost, Row, Watcher, keep_run
 from gdlab.session.updates import UpdateSettings
 from gdlab.study.study import Study
 
@@ -26,99 +29,6 @@ POLL, LOOK = 0.05, 0.25  # seconds between two looks for the end, and two looks 
 LATE, LEAST = 1.5, 1e-3  # times the median of all engines, and at least so many seconds more
 DIED = re.compile(r"process rank (\d+) .*?exited on", re.S)
 EVERY = re.compile(r"(\d+(?:\.\d+)?)\s*s")
-
-
-@dataclass(slots=True)
-class Row:
-    """An engine's row of a run: its figures so far; `late`: its own steps take more than 1.5 times the median."""
-
-    engine: Engine
-    report: Report = field(default_factory=Report)
-    late: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """An engine that ended in step `step` + 1, and the step from which the run was taken up again."""
-
-    engine: int
-    host: str
-    step: int
-    again: int
-
-
-@dataclass(slots=True)
-class DistributedRun:
-    """A run over engines, under way or over: a row per engine, the mean loss of all engines after each update.
-
-    `state`: `running`, `done`, `stopped`, `condition` or `failed`. `lost`: engines that ended, after which the set
-    was started again. `checkpoint`: the newest one.
-    """
-
-    name: str
-    wanted: int
-    rows: list[Row]
-    folder: str
-    state: str = "running"
-    losses: list[float] = field(default_factory=list)
-    lost: list[Lost] = field(default_factory=list)
-    checkpoint: str = ""
-    seconds: float = 0.0
-
-    @property
-    def step(self) -> int:
-        """Return the steps that every engine has made."""
-        return min((row.report.step for row in self.rows), default=0)
-
-    def __repr__(self) -> str:
-        return f"<DistributedRun: {self.state}, {plural(self.step, 'step')} on {plural(len(self.rows), 'engine')}>"
-
-    def table(self) -> list[tuple[str, ...]]:
-        """Return a head and a row per engine."""
-        head = ("engine", "host", "device", "steps", "in steps", "in reduction", "waiting", "reduced", "loss", "")
-        return [head, *(_cells(row) for row in self.rows)]
-
-    def words(self) -> list[str]:
-        """Return a sentence per engine, and one per engine that was lost: the notes of the session's view."""
-        lines = [
-            f"engine {e.engine} on {e.host} ended in step {e.step + 1}: started again from step {e.again}"
-            for e in self.lost
-        ]
-        for row in self.rows:
-            rank, host, device, steps, own, reducing, waiting, reduced, loss, late = _cells(row)
-            text = f"engine {rank} on {host}, {device}: {steps} steps, {own} in steps, {reducing} in reduction of "
-            lines.append(f"{text}{reduced}, {waiting} waiting; loss {loss}{', late' if late else ''}")
-        return lines
-
-    def __str__(self) -> str:
-        head, *rows = self.table()
-        lines = [f"{self.name}: {self.state}, {whole(self.step)} of {plural(self.wanted, 'step')}, "
-                 f"{duration(self.seconds)}; checkpoints in {self.folder}"]  # fmt: skip
-        lines += self.words()[: len(self.lost)]
-        return "\n".join([*lines, *grid(head, rows, right=(0, 3, 4, 5, 6, 7, 8))])
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from html import escape
-
-        head, *rows = self.table()
-        cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-        lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-        caption = escape(str(self).split("\n", 1)[0])
-        return {
-            "text/plain": str(self),
-            "text/html": f"<table><caption>{caption}</caption><tr>{cells}</tr>{lines}</table>",
-        }
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    r, e = row.report, row.engine
-    return (
-        str(e.rank), e.host, e.device, whole(r.step), duration(r.seconds), duration(r.reducing), duration(r.waiting),
-        nbytes(r.nbytes), sig(r.loss), "late" if row.late else "",
-    )  # fmt: skip
-
-
-Watcher = Callable[[DistributedRun], None]
 
 
 def run_on(
@@ -145,19 +55,39 @@ def run_on(
     start = folder / f"start-{time.time_ns()}.safetensors"
     study.session.save_checkpoint(start)
     job = _job(study, given, steps, accumulate, check, saves, str(folder), str(start), until, cluster)
-    run = DistributedRun(study.name, steps, [Row(engine) for engine in cluster.engines], str(folder))
+    rows = [Row(engine) for engine in cluster.engines]
+    run = DistributedRun(
+        study.name, steps, rows, str(folder), base=study.session.step_count, accumulate=int(accumulate)
+    )
+    link = calibration_of(cluster) if len(cluster) > 1 else None
+    keep_run(study, run)
     begin = time.perf_counter()
     try:
-        ended, interrupted = _to_end(cluster, job, run, resume, watch)
-        run.seconds = time.perf_counter() - begin
-        _adopt(cluster, study, job, run, ended)
+        with study.runner.elsewhere(int(steps), f"on {plural(len(rows), 'engine')}", run.stop):
+            ended, interrupted = _to_end(cluster, job, run, resume, _told(study, watch))
+            run.seconds = time.perf_counter() - begin
+            _adopt(cluster, study, job, run, ended)
     finally:
+        run.state = "failed" if run.state == "running" else run.state
         start.unlink(missing_ok=True)
+    if link is not None:
+        keep_measured(study, run, link.link, link.latency, (link.link_words, link.latency_words))
     if watch is not None:
         watch(run)
     if interrupted:
         raise KeyboardInterrupt
     return run
+
+
+def _told(study: Study, watch: Watcher | None) -> Watcher:
+    """Return a watcher that also notes the rate of the steps."""
+
+    def tell(run: DistributedRun) -> None:
+        study.runner.log.tick(run.base + run.step)
+        if watch is not None:
+            watch(run)
+
+    return tell
 
 
 def _checked(cluster: Cluster, study: Study, steps: int, accumulate: int, check: int, resume: int) -> None:
@@ -209,7 +139,7 @@ def _without(study: Study) -> Any:
 
 # waiting --------------------------------------------------------------------------------------------------------------
 def _to_end(
-    cluster: Cluster, job: Job, run: DistributedRun, resume: int, watch: Watcher | None
+    cluster: Cluster, job: Job, run: DistributedRun, resume: int, watch: Watcher
 ) -> tuple[list[Ended], bool]:
     """Run, and where an engine is lost begin again from the last checkpoint, at most `resume` times."""
     given = job.feed
@@ -220,8 +150,7 @@ def _to_end(
             if len(run.lost) >= resume:
                 run.state = "failed"
                 raise
-            if watch is not None:
-                watch(run)
+            watch(run)
             cluster.restart()
             if error.saved is not None:
                 job = replace(job, first=_step_of(Path(error.saved)), state=error.saved)
@@ -246,12 +175,12 @@ def _placed(cluster: Cluster, given: feeds.Given) -> feeds.Given:
     return feeds.in_folder(given, folders.pop())
 
 
-def _once(cluster: Cluster, job: Job, run: DistributedRun, watch: Watcher | None) -> tuple[list[Ended], bool]:
+def _once(cluster: Cluster, job: Job, run: DistributedRun, watch: Watcher) -> tuple[list[Ended], bool]:
     """Run once on all engines, and watch them until they have ended."""
     if cluster.engines[0].host != host_name():
         job = replace(job, state_bytes=Path(job.state).read_bytes())
     result = cluster.view.apply_async(part.run, job)
-    interrupted, looked, shown = False, 0.0, 0.0
+    interrupted, asked, looked, shown = False, False, 0.0, 0.0
     while not result.ready():
         try:
             result.wait(POLL)
@@ -261,9 +190,12 @@ def _once(cluster: Cluster, job: Job, run: DistributedRun, watch: Watcher | None
                 looked = now
                 if cluster.died():
                     _lost(cluster, run, job)
-            if watch is not None and now - shown > 0.2:
+            if now - shown > 0.2:
                 shown = now
                 watch(run)
+            if run.stopping and not asked:
+                asked = True
+                cluster.client.send_signal(signal.SIGINT, [cluster.engines[0].id])
         except KeyboardInterrupt:
             interrupted = True
             cluster.client.send_signal(signal.SIGINT, [cluster.engines[0].id])
@@ -278,11 +210,18 @@ def _heard(run: DistributedRun, data: Any) -> None:
     for row, told in zip(run.rows, data if isinstance(data, list) else [data], strict=False):
         if told and "report" in told:
             row.report = Report(**told["report"])
+            _heard_losses(run, told["first"], told["losses"])
     medians = [row.report.median for row in run.rows if row.report.losses >= part.LATE_STEPS]
     if len(medians) == len(run.rows) > 1:
         usual = float(np.median(medians)) if len(medians) > 2 else min(medians)
         for row in run.rows:
             row.late = row.report.median > max(LATE * usual, usual + LEAST)
+
+
+def _heard_losses(run: DistributedRun, first: int, losses: Sequence[float]) -> None:
+    """Add the losses that are new; updates count from 1. Between two reports some may be missing until the end."""
+    known = run.points[-1][0] if run.points else 0
+    run.points += [(first + k, loss) for k, loss in enumerate(losses, 1) if first + k > known]
 
 
 def _lost(cluster: Cluster, run: DistributedRun, job: Job) -> None:
@@ -354,8 +293,8 @@ def _adopt(cluster: Cluster, study: Study, job: Job, run: DistributedRun, ended:
     base = job.base
     losses = [(base + (k + 1) * job.accumulate, loss) for k, loss in enumerate(first.losses)]
     study.runner.adopt_steps(made, losses)
-    for line in run.words():
-        study.runner.log.add(base + made, "note", line)
+    for lost in run.lost:
+        study.runner.log.add(base + made, "note", str(lost))
     study.execution.rev += 1
     run.state = "stopped" if first.stopped else "condition" if first.condition else "done"
     if first.differing:

@@ -22,9 +22,10 @@ from machine import needs
 from places import REPO
 
 from gdlab.base.errors import ArgumentError, DistributedUnavailableError, EngineLostError, SessionError
-from gdlab.distributed import Cluster, cluster, clusters
+from gdlab.distributed import Cluster, calibrate, cluster, clusters
 from gdlab.distributed.engine import take_device
 from gdlab.distributed.run import DistributedRun
+from gdlab.view.picture.scaling_picture import scaling_picture
 from gdlab.view.text.twin import twin
 
 BATCHES = batches(40)
@@ -78,9 +79,14 @@ def test_two_engines_are_one_session_that_accumulates(two: Cluster, rule: dict[s
         np.testing.assert_allclose(study.session.read_param(name), other.session.read_param(name), rtol=1e-5, atol=1e-7)
     assert study.session.step_count == 100 and study.session.adam_step_count() == (100 if "adam" in rule else 0)
     assert study.runner.losses[-1] == (100, run.losses[-1]) and run.state == "done"
-    notes = [event.text for event in study.runner.events if event.text.startswith("engine ")]
-    assert [note[: len("engine 0 on ")] for note in notes] == ["engine 0 on ", "engine 1 on "]
-    assert "100 steps" in notes[1] and notes[1] in twin(study.doc, "session")
+    rows = study.doc.data["runs"][-1]["engines"]["rows"]
+    assert [(row["engine"], row["cells"][0]) for row in rows] == [(0, "100"), (1, "100")]
+    assert all(min(row["step_seconds"], row["reduce_seconds"], row["wait_seconds"]) > 0 for row in rows)
+    assert {row["nbytes"] for row in rows} == {100 * 4 * (16 * 32 + 32 + 32 * 4)}
+    made = study.doc.data["allreduce"]  # the reduction is among the dispatches, with what was predicted and measured
+    assert (made["engines"], made["nbytes"]) == (2, 4 * (16 * 32 + 32 + 32 * 4)) and made["measured_seconds"] > 0
+    assert min(made["read_seconds"], made["ring_seconds"], made["write_seconds"]) > 0
+    assert "on 2 engines, done, 100 of 100 steps" in twin(study.doc, "session")
     study.run(1, feed=BATCHES[0])  # the session goes on by itself
     assert study.runner.losses[-1][0] == 101
 
@@ -147,6 +153,19 @@ def test_the_example_of_the_page_runs(two: Cluster, capsys: pytest.CaptureFixtur
     shown = capsys.readouterr().out
     assert "<Cluster: 2 engines on 1 host" in shown and "net: done, 200 of 200 steps" in shown
     assert names["study"].session.step_count == 200
+
+
+def test_reductions_between_engines_are_measured(two: Cluster) -> None:
+    """`calibrate` finds bandwidth and latency, and its points stand beside the prediction."""
+    found = calibrate(two)
+    assert two.calibration is found and found.engines == (2,) and found.link > 1e6 and 0 < found.latency < 0.1
+    study = regression()
+    scaling = study.scaling(engines=(1, 2, 4), link=found)
+    (measured,) = scaling.measured
+    assert (scaling.link, scaling.latency, measured.engines) == (found.link, found.latency, 2)
+    assert measured.ring == found.seconds(2, scaling.nbytes)
+    assert "measured between 2 engines: a reduction of 2.69 KB takes " in str(scaling)
+    assert scaling_picture(scaling).count("data-measured") == 2
 
 
 # refusals and errors --------------------------------------------------------------------------------------------------

@@ -231,7 +231,7 @@ def document_id(data: Mapping[str, Any], links: Mapping[int, str] | None = None)
     return made.hexdigest()[:16]
 
 
-CLOCKED = ("dispatch_seconds", "gradient_norms")  # of a run: what was measured, or sampled by the clock
+CLOCKED = ("dispatch_seconds", "gradient_norms", "engines")  # of a run: what was measured, or sampled by the clock
 
 
 def _timeless(data: Json) -> Json:
@@ -245,6 +245,8 @@ def _timeless(data: Json) -> Json:
     timed: Json = {"runs": _without_times(runs, drop=False)}
     if "variants" in data:
         timed["variants"] = [{**row, "step_seconds": None} for row in data["variants"]]
+    if "allreduce" in data:
+        timed["allreduce"] = _without_times({**data["allreduce"], "link": "", "latency": ""}, drop=False)
     if "sweep" in data:
         timed["sweep"] = _without_sweep_times(data["sweep"])
     return {**data, "stages": stages, "passes": passes, **timed}

@@ -352,6 +352,8 @@ export interface Plan {
   times: Times | null;
   /** The fusions that the plan did not make. */
   missed: Missed[];
+  /** The reduction of gradients over engines, where a run made it or a prediction has it. */
+  allreduce: Allreduce | null;
 }
 export interface Machine {
   launch_seconds: number;
@@ -411,6 +413,39 @@ export interface SweepSection {
   points: SweepPoint[];
   events: { seconds: number; text: string }[];
 }
+/** The mean of all gradients over engines, as a dispatch: predicted seconds of its parts, and measured ones. */
+export interface Allreduce {
+  engines: number;
+  nbytes: number;
+  accumulate: number;
+  /** The dispatch that it stands before. */
+  before: number;
+  read_seconds: number;
+  ring_seconds: number;
+  write_seconds: number;
+  measured_seconds: number | null;
+  link: string;
+  latency: string;
+}
+/** An engine of a run; `cells`: steps, in steps, in reduction, waiting, reduced, loss. */
+export interface EngineRow {
+  engine: number;
+  host: string;
+  device: string;
+  late: boolean;
+  step_seconds: number;
+  reduce_seconds: number;
+  wait_seconds: number;
+  nbytes: number;
+  loss: number | string;
+  cells: string[];
+}
+export interface EnginesSection {
+  fact: string;
+  late: string;
+  rows: EngineRow[];
+  lost: string[];
+}
 export interface RunRecord {
   key: string;
   device: string;
@@ -422,6 +457,7 @@ export interface RunRecord {
   memory: { text?: string };
   events?: Event[];
   values?: TensorValue[];
+  engines?: EnginesSection;
   gradient_norms?: { name: string; about: string | null; steps: number[]; norms: unknown[] }[];
 }
 export interface RawLink {

@@ -1,14 +1,24 @@
 // A table with one row per dispatch; its columns sort, a part of the plan can be chosen, the last row has the sums.
 
-import type { DispatchRecord, Plan } from "../doc/doc.ts";
+import type { Allreduce, DispatchRecord, Plan } from "../doc/doc.ts";
 import { cell, plural } from "../doc/format.ts";
-import { h, replace, td, type Child } from "../draw/dom.ts";
+import { h, replace, span, td, type Child } from "../draw/dom.ts";
 import { familyClass } from "../draw/labels.ts";
 import { Rows } from "../draw/virtual.ts";
-import { bytesMoved, groupReason, roofShare, timeText } from "./dispatch_words.ts";
+import {
+  allreduceText,
+  allreduceTime,
+  bytesMoved,
+  groupReason,
+  predictedSeconds,
+  roofShare,
+  timeText,
+} from "./dispatch_words.ts";
 import { entity, fold, row, swatch } from "./pane.ts";
 
 const ROW = 28; // px
+const UPDATES = -1,
+  ALLREDUCE = -2;
 
 interface Column {
   name: string;
@@ -63,6 +73,23 @@ function dispatchRow(plan: Plan, dispatch: DispatchRecord, k: number): HTMLEleme
   );
 }
 
+/** The row of the reduction over engines: no dispatch of this engine, so it is not selected and not in the sums. */
+function allreduceRow(made: Allreduce, timed: boolean): HTMLElement {
+  const label = `allreduce over ${plural(made.engines, "engine")}`;
+  const seconds = made.measured_seconds ?? predictedSeconds(made);
+  return h(
+    "tr",
+    { class: "gd-allreduce", title: allreduceText(made), "data-allreduce": made.engines },
+    td("gd-num gd-muted", "–"),
+    td("gd-label", span("gd-ellipsis", label, span("gd-muted", ` ${allreduceTime(made)}`))),
+    td("gd-muted gd-phase", "reduce"),
+    td("gd-num", "–"),
+    td("gd-num", "–"),
+    td("gd-num", cell(made.nbytes / 1e3)),
+    timed && [td("gd-num", cell(seconds * 1e6)), td("gd-num gd-muted", "–")],
+  );
+}
+
 /** The parts of a plan that the table can show alone. */
 export const planParts = (plan: Plan): (readonly [value: string, text: string])[] =>
   [
@@ -85,7 +112,7 @@ export class DispatchTable {
   readonly #updatesRow: HTMLElement;
   #sort: Column;
   #part = "";
-  /** The dispatches in the order of the rows; -1 is the row of the update. */
+  /** The dispatches in the order of the rows; -1 is the row of the update, -2 that of the reduction over engines. */
   #order: number[] = [];
 
   /** `changed` is called when other rows were drawn. */
@@ -146,13 +173,25 @@ export class DispatchTable {
     this.#order = order;
     this.#drawFoot();
     order.sort((a, b) => of!(b) - of!(a) || a - b);
-    if (this.#plain) order.splice(this.#first, this.#updates.open ? 0 : Infinity, -1);
+    if (this.#plain) order.splice(this.#first, this.#updates.open ? 0 : Infinity, UPDATES);
+    this.#placeAllreduce(order);
     this.el.toggleAttribute("data-sorted", this.#sort !== this.#columns[0]);
     replace(this.#head, h("tr", null, ...this.#columns.map(each => this.#headCell(each))));
     this.#rows.set(order.length, i => {
       const k = order[i]!;
+      if (k === ALLREDUCE) return allreduceRow(this.#plan.allreduce!, this.#plan.times !== null);
       return k < 0 ? this.#updatesRow : dispatchRow(this.#plan, dispatches[k]!, k);
     });
+  }
+
+  /** The reduction stands where it is made; below all others where the table is sorted. */
+  #placeAllreduce(order: number[]): void {
+    const { allreduce } = this.#plan;
+    if (!allreduce || this.#part) return;
+    const at = order.indexOf(allreduce.before), // not there while the update is folded
+      fold = order.indexOf(UPDATES);
+    const first = allreduce.before === this.#first || at < 0 ? fold : at;
+    order.splice(this.#sort === this.#columns[0] && first >= 0 ? first : order.length, 0, ALLREDUCE);
   }
 
   #drawFoot(): void {
