@@ -28,6 +28,11 @@ class Allreduce:
     latency: str
     measured: float | None = None
 
+    @property
+    def predicted(self) -> float:
+        """Return the predicted seconds."""
+        return self.read + self.ring + self.write
+
 
 def allreduce_of(study: Study) -> Allreduce | None:
     """Return the reduction of the newest run over engines, or of the newest prediction; None without any."""

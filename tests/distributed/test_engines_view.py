@@ -43,8 +43,9 @@ def test_the_session_has_a_row_per_engine(study: Study, tmp_path: Path) -> None:
     assert "on 2 engines, done, 40 of 40 steps, 3 s; late: engine 1" in text
     assert "engine 0 on node0 ended in step 31: started again from step 20" in text
     (first, second) = [line.split() for line in text.splitlines() if " node" in line and "cpu" in line]
+    assert [row["share"] for row in section["rows"]] == [[33.3, 16.7, 50.0], [83.3, 16.7, 0.0]]
     assert first == ["0", "node0", "cpu", "40", "1", "s", "500", "ms", "1.5", "s", "40", "MB", "0.25"]
-    assert second[-3:] == ["MB", "NaN", "late"]
+    assert second[:2] == ["1", "late"] and second[-2:] == ["MB", "NaN"]
     assert twin(load_doc(document.save(tmp_path / "a.gdlab.json")), "session") == text
     assert "engines" not in load_doc(document.save(tmp_path / "b.gdlab.json", timeless=True)).data["runs"][-1]
     study.run(1)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gdlab.base.words import duration
+from gdlab.base.words import duration, nbytes, plural
 from gdlab.distributed.allreduce import allreduce_of
 from gdlab.distributed.part import LATE_STEPS
-from gdlab.distributed.run_record import DistributedRun, Row, engines_run_of
+from gdlab.distributed.run_record import HEAD, DistributedRun, Row, engines_run_of
 from gdlab.study.study import Study
 from gdlab.view.document.columns import Json
 from gdlab.view.document.passes import number
@@ -19,20 +19,29 @@ def engines_json(study: Study) -> Json:
 
 def engines_section(run: DistributedRun) -> Json:
     """Return the table of a run over engines, as it is now."""
+    rows = list(run.rows)
+    most = max(sum(_seconds(row)) for row in rows)
     return {
-        "fact": run.fact(),
-        "late": _late(run),
-        "rows": [_row(row) for row in list(run.rows)],
+        "fact": "; ".join(filter(None, (run.fact(), _late(run)))),
+        "head": [*HEAD[:-1], "time"],
+        "rows": [_row(row, most) for row in rows],
         "lost": [str(lost) for lost in run.lost],
     }
 
 
-def _row(row: Row) -> Json:
-    report = row.report
+def _seconds(row: Row) -> tuple[float, float, float]:
+    """Return the times of an engine in steps, in reduction and waiting."""
+    return row.report.seconds, row.report.reducing, row.report.waiting
+
+
+def _row(row: Row, most: float) -> Json:
+    engine, report, (own, reducing, waiting) = row.engine, row.report, _seconds(row)
+    name = f"{engine.rank} late" if row.late else str(engine.rank)
     return {
-        "engine": row.engine.rank, "host": row.engine.host, "device": row.engine.device_words, "late": row.late,
-        "step_seconds": report.seconds, "reduce_seconds": report.reducing, "wait_seconds": report.waiting,
-        "nbytes": report.nbytes, "loss": number(report.loss), "cells": list(row.cells()),
+        "engine": engine.rank, "host": engine.host, "device": engine.device_words, "late": row.late,
+        "step_seconds": own, "reduce_seconds": reducing, "wait_seconds": waiting, "nbytes": report.nbytes,
+        "loss": number(report.loss), "cells": [name, engine.host, engine.device_words, *row.cells()],
+        "share": [round(100 * part / most, 1) if most > 0 else 0.0 for part in (own, reducing, waiting)],
     }  # fmt: skip
 
 
@@ -51,11 +60,25 @@ def allreduce_json(study: Study) -> Json:
     if made is None:
         return {}
     early = study.session.update.early if study.has_session else 0
-    return {"allreduce": {
+    seconds = made.predicted if made.measured is None else made.measured
+    section = {
         "engines": made.engines, "nbytes": made.nbytes, "accumulate": made.accumulate,
         "before": len(study.plan.dispatches) + early, "read_seconds": made.read, "ring_seconds": made.ring,
-        "write_seconds": made.write, "measured_seconds": made.measured, "link": made.link, "latency": made.latency,
-    }}  # fmt: skip
+        "write_seconds": made.write, "measured_seconds": made.measured, "seconds": seconds, "link": made.link,
+        "latency": made.latency,
+    }  # fmt: skip
+    label = f"allreduce over {plural(made.engines, 'engine')}, {allreduce_words(section)}"
+    return {"allreduce": {**section, "label": label, "told": "\n".join(allreduce_told(section))}}
+
+
+def allreduce_told(made: Json) -> tuple[str, str]:
+    """Return what the reduction of an `allreduce` is, and what its prediction is made of."""
+    after = "every step" if made["accumulate"] == 1 else f"every {plural(made['accumulate'], 'step')}"
+    over = f"{nbytes(made['nbytes'])} of gradients over {plural(made['engines'], 'engine')}, after {after}"
+    read, ring, write = (duration(made[f"{part}_seconds"]) for part in ("read", "ring", "write"))
+    link = f"link {made['link']}; latency {made['latency']}"
+    predicted = f"predicted by {read} to read gradients, {ring} in a ring ({link}), {write} to write them"
+    return f"{over}: {allreduce_words(made)}", predicted
 
 
 def predicted_seconds(made: Json) -> float:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gdlab.base.words import cell, duration, grid, nbytes, plural
-from gdlab.distributed.run_record import HEAD, NUMBERS
+from gdlab.base.words import cell, grid, nbytes, plural
+from gdlab.distributed.run_record import NUMBERS
 from gdlab.view.document.columns import Json
 from gdlab.view.document.document import Document
-from gdlab.view.document.engine_runs import allreduce_words, predicted_seconds
+from gdlab.view.document.engine_runs import predicted_seconds
 
 
 def allreduce_row(made: Json, timed: bool) -> tuple[str, ...]:
@@ -27,15 +27,10 @@ def allreduce_lines(document: Document) -> Iterator[str]:
     made = document.data.get("allreduce")
     if not made:
         return
-    every = "every step" if made["accumulate"] == 1 else f"every {plural(made['accumulate'], 'step')}"
-    yield (
-        f"  allreduce: {nbytes(made['nbytes'])} of gradients over {plural(made['engines'], 'engine')}, after "
-        f"{every}: {allreduce_words(made)}"
-    )
-    yield (
-        f"  it is predicted by {duration(made['read_seconds'])} to read gradients, {duration(made['ring_seconds'])} in "
-        f"a ring (link {made['link']}; latency {made['latency']}), {duration(made['write_seconds'])} to write them"
-    )
+    over, predicted = made["told"].split("\n") if made["told"] else (made["label"], "")
+    yield f"  allreduce: {over}"
+    if predicted:
+        yield f"  {predicted}"
 
 
 def engine_lines(run: Json) -> Iterator[str]:
@@ -43,10 +38,7 @@ def engine_lines(run: Json) -> Iterator[str]:
     data = run.get("engines")
     if not data:
         return
-    yield f"  on {data['fact']}{'; ' if data['late'] else ''}{data['late']}"
-    rows = [
-        (str(row["engine"]), row["host"], row["device"], *row["cells"], "late" if row["late"] else "")
-        for row in data["rows"]
-    ]
-    yield from grid(HEAD, rows, right=NUMBERS)
+    yield f"  on {data['fact']}"
+    rows = [(*row["cells"],) for row in data["rows"]]
+    yield from grid(data["head"][:-1], rows, right=NUMBERS)
     yield from (f"  {text}" for text in data["lost"])

@@ -413,36 +413,23 @@ export interface SweepSection {
   points: SweepPoint[];
   events: { seconds: number; text: string }[];
 }
-/** The mean of all gradients over engines, as a dispatch: predicted seconds of its parts, and measured ones. */
+/** The mean of all gradients over engines, as a dispatch in words; `before`: the dispatch that it stands before. */
 export interface Allreduce {
-  engines: number;
-  nbytes: number;
-  accumulate: number;
-  /** The dispatch that it stands before. */
   before: number;
-  read_seconds: number;
-  ring_seconds: number;
-  write_seconds: number;
-  measured_seconds: number | null;
-  link: string;
-  latency: string;
-}
-/** An engine of a run; `cells`: steps, in steps, in reduction, waiting, reduced, loss. */
-export interface EngineRow {
-  engine: number;
-  host: string;
-  device: string;
-  late: boolean;
-  step_seconds: number;
-  reduce_seconds: number;
-  wait_seconds: number;
   nbytes: number;
-  loss: number | string;
+  seconds: number;
+  label: string;
+  told: string;
+}
+/** An engine of a run, as texts; `share`: its time in steps, reduction and waiting, in percent of the longest. */
+export interface EngineRow {
   cells: string[];
+  late: boolean;
+  share: number[];
 }
 export interface EnginesSection {
   fact: string;
-  late: string;
+  head: string[];
   rows: EngineRow[];
   lost: string[];
 }

@@ -5,15 +5,7 @@ import { cell, plural } from "../doc/format.ts";
 import { h, replace, span, td, type Child } from "../draw/dom.ts";
 import { familyClass } from "../draw/labels.ts";
 import { Rows } from "../draw/virtual.ts";
-import {
-  allreduceText,
-  allreduceTime,
-  bytesMoved,
-  groupReason,
-  predictedSeconds,
-  roofShare,
-  timeText,
-} from "./dispatch_words.ts";
+import { bytesMoved, groupReason, roofShare, timeText } from "./dispatch_words.ts";
 import { entity, fold, row, swatch } from "./pane.ts";
 
 const ROW = 28; // px
@@ -74,21 +66,18 @@ function dispatchRow(plan: Plan, dispatch: DispatchRecord, k: number): HTMLEleme
 }
 
 /** The row of the reduction over engines: no dispatch of this engine, so it is not selected and not in the sums. */
-function allreduceRow(made: Allreduce, timed: boolean): HTMLElement {
-  const label = `allreduce over ${plural(made.engines, "engine")}`;
-  const seconds = made.measured_seconds ?? predictedSeconds(made);
-  return h(
+const allreduceRow = ({ label, told, nbytes, seconds }: Allreduce, timed: boolean): HTMLElement =>
+  h(
     "tr",
-    { class: "gd-allreduce", title: allreduceText(made), "data-allreduce": made.engines },
-    td("gd-num gd-muted", "–"),
-    td("gd-label", span("gd-ellipsis", label, span("gd-muted", ` ${allreduceTime(made)}`))),
+    { "data-opens": true, "data-allreduce": true, title: told },
+    td("", ""),
+    td("gd-label", span("gd-ellipsis", label)),
     td("gd-muted gd-phase", "reduce"),
-    td("gd-num", "–"),
-    td("gd-num", "–"),
-    td("gd-num", cell(made.nbytes / 1e3)),
-    timed && [td("gd-num", cell(seconds * 1e6)), td("gd-num gd-muted", "–")],
+    td("", ""),
+    td("", ""),
+    td("gd-num", cell(nbytes / 1e3)),
+    timed && [td("gd-num", cell(seconds * 1e6)), td("", "")],
   );
-}
 
 /** The parts of a plan that the table can show alone. */
 export const planParts = (plan: Plan): (readonly [value: string, text: string])[] =>
@@ -174,7 +163,8 @@ export class DispatchTable {
     this.#drawFoot();
     order.sort((a, b) => of!(b) - of!(a) || a - b);
     if (this.#plain) order.splice(this.#first, this.#updates.open ? 0 : Infinity, UPDATES);
-    this.#placeAllreduce(order);
+    if (this.#plan.allreduce && !this.#part)
+      order.splice(this.#sort === this.#columns[0] ? this.#first : Infinity, 0, ALLREDUCE);
     this.el.toggleAttribute("data-sorted", this.#sort !== this.#columns[0]);
     replace(this.#head, h("tr", null, ...this.#columns.map(each => this.#headCell(each))));
     this.#rows.set(order.length, i => {
@@ -182,16 +172,6 @@ export class DispatchTable {
       if (k === ALLREDUCE) return allreduceRow(this.#plan.allreduce!, this.#plan.times !== null);
       return k < 0 ? this.#updatesRow : dispatchRow(this.#plan, dispatches[k]!, k);
     });
-  }
-
-  /** The reduction stands where it is made; below all others where the table is sorted. */
-  #placeAllreduce(order: number[]): void {
-    const { allreduce } = this.#plan;
-    if (!allreduce || this.#part) return;
-    const at = order.indexOf(allreduce.before), // not there while the update is folded
-      fold = order.indexOf(UPDATES);
-    const first = allreduce.before === this.#first || at < 0 ? fold : at;
-    order.splice(this.#sort === this.#columns[0] && first >= 0 ? first : order.length, 0, ALLREDUCE);
   }
 
   #drawFoot(): void {

@@ -1,7 +1,7 @@
 // Figures and sentences about dispatches: bytes moved, times, and why a barrier group begins.
 
-import type { Allreduce, DispatchRecord, GroupRecord, Hazard, Missed, Plan, Stage, Times } from "../doc/doc.ts";
-import { bytes, plural, seconds, whole } from "../doc/format.ts";
+import type { DispatchRecord, GroupRecord, Hazard, Missed, Plan, Stage, Times } from "../doc/doc.ts";
+import { seconds, whole } from "../doc/format.ts";
 
 export const bytesMoved = (dispatch: DispatchRecord): number => dispatch.bytes_read + dispatch.bytes_written;
 
@@ -50,26 +50,6 @@ export const planFact = (plan: Plan): string => {
   const own = plan.dispatches.length - plan.updates;
   return plan.updates > 0 ? `${whole(own)} + ${plan.updates}` : whole(own);
 };
-
-/** The predicted seconds of a reduction over engines. */
-export const predictedSeconds = ({ read_seconds, ring_seconds, write_seconds }: Allreduce): number =>
-  read_seconds + ring_seconds + write_seconds;
-
-/** The predicted and the measured time of a reduction over engines. */
-export const allreduceTime = (made: Allreduce): string =>
-  `predicted ${seconds(predictedSeconds(made))}` +
-  (made.measured_seconds === null ? "" : `, measured ${seconds(made.measured_seconds)}`);
-
-/** Say what a reduction over engines is, and what its prediction is made of. */
-export function allreduceText(made: Allreduce): string {
-  const { nbytes, engines, accumulate, read_seconds, ring_seconds, write_seconds, link, latency } = made;
-  const after = accumulate === 1 ? "after every step" : `after every ${plural(accumulate, "step")}`;
-  const ring = `${seconds(ring_seconds)} in a ring (link ${link}; latency ${latency})`;
-  return (
-    `the mean of ${bytes(nbytes)} of gradients over ${plural(engines, "engine")}, ${after}: ${allreduceTime(made)}\n` +
-    `predicted by ${seconds(read_seconds)} to read gradients, ${ring}, ${seconds(write_seconds)} to write them`
-  );
-}
 
 /** Say how long a dispatch took, and how long was predicted. */
 export function timeText({ median, p25, p75, predicted, verdict, machine }: Times, k: number): string {
