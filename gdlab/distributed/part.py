@@ -10,7 +10,7 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,15 @@ from gdlab.base.words import listed
 from gdlab.distributed import feeds
 from gdlab.distributed.engine import device_name
 from gdlab.distributed.meeting import Meeting, Vote
-from gdlab.session import Session
+from gdlab.graph import Graph
+from gdlab.plan import compile as compile_graph
+from gdlab.plan.records import PlanMode
+from gdlab.plan.target import CompileOptions
+from gdlab.session import Session, open_session, resolve_device
 from gdlab.session.checkpoint import Snapshot
 from gdlab.session.run.conditions import parse_test
 from gdlab.session.run.lookout import Lookout
+from gdlab.study.study import Study
 
 EVERY = 0.2  # seconds between two reports
 MOST_TOLD = 512  # losses of a report: the newest
@@ -36,14 +41,14 @@ LATE_STEPS = 20  # whose median says which engine is late
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run as all engines get it. `study`: a function that makes it, and its arguments, without weights. `inputs`:
-    those that were set beside the feed. `first`, `steps`: the steps (batches of one engine) that are made already, and
-    those that shall be; `base`: the number of the session's step that step 0 is. `state`: the checkpoint to begin from,
-    on the host of engine 0 (`state_bytes`: its content, where that is another host). `folder`: where engine 0 writes
-    checkpoints."""
+    """A run as all engines get it. `opens`: a function that opens its session, and its arguments before the device.
+    `inputs`: those that were set beside the feed. `first`, `steps`: the steps (batches of one engine) that are made
+    already, and those that shall be; `base`: the number of the session's step that step 0 is. `state`: the checkpoint
+    to begin from, on the host of engine 0 (`state_bytes`: its content, where that is another host). `folder`: where
+    engine 0 writes checkpoints."""
 
     key: str
-    study: tuple[Any, ...]
+    opens: tuple[Callable[..., Session], tuple[Any, ...]]
     optimizer: Any
     settings: Any
     feed: feeds.Given
@@ -110,6 +115,19 @@ def run(job: Job) -> Ended:
         return _Part(job, meeting, stop).run()
 
 
+def open_study(
+    make: Callable[..., Study], kind: type[Study], graph: Graph, given: Any, opening: Any, device: str
+) -> Session:
+    """Return the session of a study that is made from its pickle, without weights."""
+    return make(kind, graph, {**given, "device": device}, opening).execution.session
+
+
+def open_plan(graph: Graph, mode: PlanMode, options: CompileOptions, device: str) -> Session:
+    """Return a session of a graph that is optimized and differentiated already."""
+    chosen = resolve_device(device)
+    return open_session(compile_graph(graph, mode=mode, options=options, target=chosen.target), chosen)
+
+
 @contextlib.contextmanager
 def stop_signal() -> Iterator[threading.Event]:
     """Turn an interrupt into a wish to stop at the end of a step."""
@@ -169,9 +187,8 @@ class _Part:
             for old in _KNOWN.values():
                 old.close()
             _KNOWN.clear()
-            make, kind, graph, given, opening = job.study
-            study = make(kind, graph, {**given, "device": device_name()}, opening)
-            session = _KNOWN[job.key] = study.execution.session
+            opens, arguments = job.opens
+            session = _KNOWN[job.key] = opens(*arguments, device_name())
             _HOST.clear()
         session.updates.adopt("run", job.optimizer, job.settings)
         if job.key not in _HOST:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,41 @@ from gdlab.distributed.clusters import Cluster
 from gdlab.distributed.engine import host_name
 from gdlab.distributed.part import Ended, Job, Report
 from gdlab.distributed.run_record import DistributedRun, Lost, Row, Watcher, keep_run
+from gdlab.session import Session
+from gdlab.session.run.runner import Runner, runner_of
 from gdlab.session.updates import UpdateSettings
 from gdlab.study.study import Study
 
-POLL, LOOK = 0.05, 0.25  # seconds between two looks for the end, and two looks for dead engines
+POLL, LOOK, DROP = 0.05, 0.25, 10  # seconds between two looks for the end, for dead engines; to remove files
 LATE, LEAST = 1.5, 1e-3  # times the median of all engines, and at least so many seconds more
 DIED = re.compile(r"process rank (\d+) .*?exited on", re.S)
 EVERY = re.compile(r"(\d+(?:\.\d+)?)\s*s")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The session that engines run, and its runner. `opens`: a function that opens one like it on an engine, and its
+    arguments before the device; equal `key`s mean the same. `study`: whose views show the run."""
+
+    name: str
+    session: Session
+    runner: Runner
+    key: str
+    opens: tuple[Callable[..., Session], tuple[Any, ...]]
+    study: Study | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a run over engines: those of `Study.run(…, on=cluster)`."""
+
+    steps: int
+    until: str | None = None
+    accumulate: int = 1
+    check: int = 100
+    resume: int = 0
+    save_every: int | str = "30s"
+    store: str | Path | None = None
 
 
 def run_on(
@@ -40,9 +69,10 @@ def run_on(
     """Make `steps` steps of the study on every engine, the gradients of each `accumulate` steps averaged over all
     engines; then engine 0's parameters, moments and counters are the study's. `watch` is called about five times per
     second."""
-    cluster.check_open("run")
-    _checked(cluster, study, steps, accumulate, check, resume)
-    saves = _saves(save_every)
+    if not study.train:
+        raise SessionError(f"graph {study.name}", "on", "a study for inference", "train=True: gradients meet")
+    settings = Settings(steps, until, accumulate, check, resume, save_every, store)
+    check_settings(cluster, settings)
     given = feeds.to_send(study.execution.opening.feed if feed is None else feed)
     study.prepare(sgd=sgd, adam=adam, init=init)
     study.runner.refuse_while_running("a run on a cluster")
@@ -50,59 +80,92 @@ def run_on(
     if until is not None:
         study.runner.set_until(until)  # refuses what cannot be read
         study.runner.set_until(None)
-    folder = Path(store) if store is not None else Path(tempfile.mkdtemp(prefix="gdlab-run-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    start = folder / f"start-{time.time_ns()}.safetensors"
-    study.session.save_checkpoint(start)
-    job = _job(study, given, steps, accumulate, check, saves, str(folder), str(start), until, cluster)
-    rows = [Row(engine) for engine in cluster.engines]
-    run = DistributedRun(
-        study.name, steps, rows, str(folder), base=study.session.step_count, accumulate=int(accumulate)
-    )
-    link = calibration_of(cluster) if len(cluster) > 1 else None
-    keep_run(study, run)
-    begin = time.perf_counter()
-    try:
-        with study.runner.elsewhere(int(steps), f"on {plural(len(rows), 'engine')}", run.stop):
-            ended, interrupted = _to_end(cluster, job, run, resume, _told(study, watch))
-            run.seconds = time.perf_counter() - begin
-            _adopt(cluster, study, job, run, ended)
-    finally:
-        run.state = "failed" if run.state == "running" else run.state
-        start.unlink(missing_ok=True)
-    if link is not None:
-        keep_measured(study, run, link.link, link.latency, (link.link_words, link.latency_words))
-    if watch is not None:
-        watch(run)
+    run, interrupted = run_subject(cluster, subject_of(study), given, settings, watch)
     if interrupted:
         raise KeyboardInterrupt
     return run
 
 
-def _told(study: Study, watch: Watcher | None) -> Watcher:
-    """Return a watcher that also notes the rate of the steps."""
+def subject_of(study: Study) -> Subject:
+    """Return the session of a study as engines run it."""
+    made, (kind, graph, options, opening) = study.__reduce__()
+    arguments = made, kind, graph, {**options, "weights": {}}, type(opening)()  # the job has feed and update
+    return Subject(study.name, study.session, study.runner, study.key, (part.open_study, arguments), study)
+
+
+def subject_of_session(session: Session) -> Subject:
+    """Return a session as engines run it: from the graph that its plan was compiled from."""
+    plan = session.loaded.plan
+    opens = part.open_plan, (plan.graph, plan.mode, plan.options)
+    return Subject("session", session, runner_of(session), f"plan {plan.fingerprint}", opens)
+
+
+def run_subject(
+    cluster: Cluster, subject: Subject, given: feeds.Given, settings: Settings, watch: Watcher | None
+) -> tuple[DistributedRun, bool]:
+    """Run on all engines, and take engine 0's state over; return the record, and whether it was interrupted. An error
+    of `watch` ends the run at the end of a step and is raised then."""
+    session, steps = subject.session, int(settings.steps)
+    folder = Path(tempfile.mkdtemp(prefix="gdlab-run-") if settings.store is None else settings.store)
+    folder.mkdir(parents=True, exist_ok=True)
+    start = folder / f"start-{time.time_ns()}.safetensors"
+    session.save_checkpoint(start)
+    job = _job(cluster, subject, given, settings, str(folder), str(start))
+    rows = [Row(engine) for engine in cluster.engines]
+    run = DistributedRun(subject.name, steps, rows, str(folder), base=job.base, accumulate=job.accumulate)
+    link = calibration_of(cluster) if len(cluster) > 1 else None
+    if subject.study is not None:
+        keep_run(subject.study, run)
+    failed = list[Exception]()
+    tell = _teller(subject.runner, watch, failed)
+    begin = time.perf_counter()
+    try:
+        with subject.runner.elsewhere(steps, f"on {plural(len(rows), 'engine')}", run.stop):
+            ended, interrupted = _to_end(cluster, job, run, int(settings.resume), tell)
+            run.seconds = time.perf_counter() - begin
+            _adopt(cluster, subject, job, run, ended)
+    finally:
+        run.state = "failed" if run.state == "running" else run.state
+        start.unlink(missing_ok=True)
+    if subject.study is not None and link is not None:
+        keep_measured(subject.study, run, link.link, link.latency, (link.link_words, link.latency_words))
+    tell(run)
+    if failed:
+        raise failed[0]
+    return run, interrupted
+
+
+def _teller(runner: Runner, watch: Watcher | None, failed: list[Exception]) -> Watcher:
+    """Return a watcher that notes the rate of the steps, and that stops the run where `watch` fails."""
 
     def tell(run: DistributedRun) -> None:
-        study.runner.log.tick(run.base + run.step)
-        if watch is not None:
+        runner.log.tick(run.base + run.step)
+        if watch is None or failed:
+            return
+        try:
             watch(run)
+        except Exception as error:
+            failed.append(error)
+            run.stop()
 
     return tell
 
 
-def _checked(cluster: Cluster, study: Study, steps: int, accumulate: int, check: int, resume: int) -> None:
-    for name, value, least in (("steps", steps, 0), ("accumulate", accumulate, 1), ("check", check, 1),
-                               ("resume", resume, 0)):  # fmt: skip
+def check_settings(cluster: Cluster, settings: Settings) -> None:
+    """Refuse what no run over these engines can have."""
+    cluster.check_open("run")
+    for name, least in (("steps", 0), ("accumulate", 1), ("check", 1), ("resume", 0)):
+        value = getattr(settings, name)
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
             raise ArgumentError("run", name, repr(value), f"an int ≥ {least}")
+    steps, accumulate, resume = settings.steps, settings.accumulate, settings.resume
     if steps % accumulate:
         raise ArgumentError("run", "steps", f"{steps} with accumulate={accumulate}", "a multiple of accumulate")
-    if not study.train:
-        raise SessionError(f"graph {study.name}", "on", "a study for inference", "train=True: gradients meet")
     if cluster.kind != "mpi" and len(cluster) > 1:
         raise SessionError("run", "on", f"{len(cluster)} engines without MPI", 'cluster(engines="mpi")')
     if resume and not cluster.owned:
         raise ArgumentError("run", "resume", f"{resume} on engines that ran before", "engines that cluster() started")
+    _saves(settings.save_every)
 
 
 def _saves(given: int | str) -> tuple[int, float]:
@@ -116,25 +179,18 @@ def _saves(given: int | str) -> tuple[int, float]:
 
 
 def _job(
-    study: Study, given: feeds.Given, steps: int, accumulate: int, check: int, saves: tuple[int, float], folder: str,
-    start: str, until: str | None, cluster: Cluster,
+    cluster: Cluster, subject: Subject, given: feeds.Given, settings: Settings, folder: str, start: str
 ) -> Job:  # fmt: skip
     """Return the run as it is sent to the engines."""
-    made, (kind, graph, options, _) = study.__reduce__()
-    session = study.session
+    session = subject.session
     inputs = {n: session.read_input(n) for n in session.input_names() if n not in session.unset_inputs}
-    settings: UpdateSettings = replace(session.updates.settings, accumulate=accumulate)
+    accumulate = int(settings.accumulate)
+    update: UpdateSettings = replace(session.updates.settings, accumulate=accumulate)
     return Job(
-        study.key, (made, kind, graph, {**options, "weights": {}}, _without(study)), session.optimizer, settings,
-        given, inputs, 0, int(steps), session.step_count,
-        int(accumulate), int(check), *saves, folder, start, None, until,
-        cluster.kind == "mpi",
+        subject.key, subject.opens, session.optimizer, update, given, inputs, 0, int(settings.steps),
+        session.step_count, accumulate, int(settings.check), *_saves(settings.save_every), folder, start, None,
+        settings.until, cluster.kind == "mpi",
     )  # fmt: skip
-
-
-def _without(study: Study) -> Any:
-    """Return an opening with neither feed nor update: the job has both."""
-    return type(study.execution.opening)()
 
 
 # waiting --------------------------------------------------------------------------------------------------------------
@@ -145,7 +201,11 @@ def _to_end(
     given = job.feed
     while True:
         try:
-            return _once(cluster, replace(job, feed=_placed(cluster, given)), run, watch)
+            placed = _placed(cluster, given)
+            try:
+                return _once(cluster, replace(job, feed=placed), run, watch)
+            finally:
+                _drop(cluster, placed)
         except EngineLostError as error:
             if len(run.lost) >= resume:
                 run.state = "failed"
@@ -169,10 +229,21 @@ def _placed(cluster: Cluster, given: feeds.Given) -> feeds.Given:
     if given.loader is None:
         return given
     hosts = {engine.host: engine.id for engine in reversed(cluster.engines)}
-    folders = {cluster.client[id].apply_sync(feeds.keep_loader, given.loader[0]) for id in hosts.values()}
-    if len(folders) > 1:
-        raise SessionError("run", "feed", f"a DataLoader on {len(hosts)} hosts", "feed(step, engine, engines)")
-    return feeds.in_folder(given, folders.pop())
+    streams = given.loader[0]
+    return feeds.in_folders(
+        given, {host: cluster.client[id].apply_sync(feeds.keep_loader, streams) for host, id in hosts.items()}
+    )
+
+
+def _drop(cluster: Cluster, given: feeds.Given) -> None:
+    """Remove what `_placed` wrote for a loader."""
+    hosts = {engine.host: engine.id for engine in reversed(cluster.engines)}
+    for host, folder in given.loader[0].items() if given.loader is not None else ():
+        if host == host_name():  # whose engines may be gone
+            feeds.drop_loader(folder)
+            continue
+        with contextlib.suppress(Exception):
+            cluster.client[hosts[host]].apply_async(feeds.drop_loader, folder).get(timeout=DROP)
 
 
 def _once(cluster: Cluster, job: Job, run: DistributedRun, watch: Watcher) -> tuple[list[Ended], bool]:
@@ -200,8 +271,6 @@ def _once(cluster: Cluster, job: Job, run: DistributedRun, watch: Watcher) -> tu
             interrupted = True
             cluster.client.send_signal(signal.SIGINT, [cluster.engines[0].id])
     _heard(run, result.data)
-    if job.feed.loader is not None:
-        cluster.client[cluster.engines[0].id].apply_sync(feeds.drop_loader, job.feed.loader[0])
     return _ended(cluster, result, run, job), interrupted
 
 
@@ -210,7 +279,8 @@ def _heard(run: DistributedRun, data: Any) -> None:
     for row, told in zip(run.rows, data if isinstance(data, list) else [data], strict=False):
         if told and "report" in told:
             row.report = Report(**told["report"])
-            _heard_losses(run, told["first"], told["losses"])
+            if row.engine.rank == 0:  # which has those before a restart too
+                _heard_losses(run, told["first"], told["losses"])
     medians = [row.report.median for row in run.rows if row.report.losses >= part.LATE_STEPS]
     if len(medians) == len(run.rows) > 1:
         usual = float(np.median(medians)) if len(medians) > 2 else min(medians)
@@ -277,8 +347,8 @@ def _ended(cluster: Cluster, result: Any, run: DistributedRun, job: Job) -> list
     return list(answers)
 
 
-def _adopt(cluster: Cluster, study: Study, job: Job, run: DistributedRun, ended: list[Ended]) -> None:
-    """Load engine 0's state into the study's session, and count its steps."""
+def _adopt(cluster: Cluster, subject: Subject, job: Job, run: DistributedRun, ended: list[Ended]) -> None:
+    """Load engine 0's state into the session, and count its steps."""
     first = ended[0]
     for row, each in zip(run.rows, ended, strict=True):
         row.report = each.report
@@ -287,15 +357,16 @@ def _adopt(cluster: Cluster, study: Study, job: Job, run: DistributedRun, ended:
         content = cluster.client[cluster.engines[0].id].apply_sync(Path.read_bytes, path)
         path = Path(run.folder) / path.name
         path.write_bytes(content)
-    study.session.load_checkpoint(path)
+    subject.session.load_checkpoint(path)
     run.checkpoint, run.losses = str(path), first.losses
     made = first.report.step
     base = job.base
     losses = [(base + (k + 1) * job.accumulate, loss) for k, loss in enumerate(first.losses)]
-    study.runner.adopt_steps(made, losses)
+    subject.runner.adopt_steps(made, losses)
     for lost in run.lost:
-        study.runner.log.add(base + made, "note", str(lost))
-    study.execution.rev += 1
+        subject.runner.log.add(base + made, "note", str(lost))
+    if subject.study is not None:
+        subject.study.execution.rev += 1
     run.state = "stopped" if first.stopped else "condition" if first.condition else "done"
     if first.differing:
         run.state = "failed"

@@ -9,7 +9,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,15 +28,6 @@ from gdlab.view.picture.scaling_picture import scaling_picture
 from gdlab.view.text.twin import twin
 
 BATCHES = batches(40)
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Cluster]:
-    needs("mpi")
-    with cluster(2, timeout=120) as made:
-        yield made
-        pids = [p.pid for p in psutil.Process().children(recursive=True)]
-    assert len(pids) >= 4 and gone(pids, 5) is not None
 
 
 def relative(found: Any, wanted: Any) -> float:
