@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from gdlab.base.types import Array
 from gdlab.session import Session
 
+Wire = Literal["f32", "f16"]
 PART_BYTES = 16 << 20  # of one reduction; large tensors are cut
 REHEARSED_BYTES = 64 << 20
 
@@ -36,13 +37,17 @@ class Outcome:
 
 @dataclass(slots=True)
 class Meeting:
-    """Let the engines of a run meet: `comm` is a communicator of mpi4py. Times are seconds so far."""
+    """Let the engines of a run meet: `comm` is a communicator of mpi4py. Times are seconds so far. `wire`: the format
+    in which gradients travel; `rounded` and `squares`: sums of squares of what they lost by it, and of themselves."""
 
     comm: Any
+    wire: Wire = "f32"
     waiting: float = 0.0
     reducing: float = 0.0
     nbytes: int = 0
     reductions: int = 0
+    rounded: float = 0.0
+    squares: float = 0.0
     _buffer: Array = field(default_factory=lambda: np.empty(0, np.float32))
 
     @property
@@ -86,7 +91,7 @@ class Meeting:
             for buffer, size in group:
                 part[at : at + size] = program.download(buffer).reshape(-1)
                 at += size
-            under_way.append((group, part, begin_sum(self.comm, part)))
+            under_way.append((group, part, self._begin(part)))
             start += part.size
         for group, part, requests in under_way:
             for request in requests:
@@ -96,8 +101,24 @@ class Meeting:
             for buffer, size in group:
                 program.upload(buffer, part[at : at + size].reshape(_shape(session, buffer)))
                 at += size
-        self.nbytes += 4 * whole
+        self.nbytes += (2 if self.wire == "f16" else 4) * whole
         self.reductions += 1
+
+    @property
+    def error(self) -> float:
+        """Return the relative error of this engine's gradients on the wire, in the norm of all."""
+        return float(np.sqrt(self.rounded / self.squares)) if self.squares > 0 else 0.0
+
+    def _begin(self, part: Array) -> list[Any]:
+        if self.wire == "f32":
+            return begin_sum(self.comm, part)
+        sent = to_f16(part)
+        known = np.isfinite(part)
+        own = part[known].astype(np.float64)
+        self.rounded += float(((sent[known] - own) ** 2).sum())
+        self.squares += float((own**2).sum())
+        sum_f16(self.comm, sent, part)
+        return []
 
     def rehearse(self, session: Session) -> tuple[float, float]:
         """Return the seconds in which all gradients are read and written: measured on the first `REHEARSED_BYTES`."""
@@ -145,6 +166,27 @@ def begin_sum(comm: Any, part: Array) -> list[Any]:
         return []
     step = PART_BYTES // 4
     return [comm.Iallreduce(_in_place(), part[k : k + step]) for k in range(0, part.size, step)]
+
+
+def to_f16(values: Array) -> Array:
+    """Return values as float16; what is finite stays finite."""
+    most = np.float32(np.finfo(np.float16).max)
+    kept = np.where(np.isfinite(values), np.clip(values, -most, most), values)
+    return kept.astype(np.float16)
+
+
+def sum_f16(comm: Any, sent: Array, result: Array) -> None:
+    """Put the sum of all engines' float16 into `result`: each engine adds one part in float32, and the means of the
+    parts travel in float16 again, so that all engines have the same bits."""
+    n = int(comm.Get_size())
+    each = -(-sent.size // n)
+    mine = np.zeros(n * each, np.float16)
+    mine[: sent.size] = sent
+    parts = np.empty((n, each), np.float16)
+    comm.Alltoall(mine.view(np.uint16), parts.view(np.uint16))
+    mean = to_f16(parts.astype(np.float32).mean(0, dtype=np.float32))
+    comm.Allgather(mean.view(np.uint16), mine.view(np.uint16))
+    np.multiply(mine[: sent.size], np.float32(n), out=result, dtype=np.float32)
 
 
 def _groups(session: Session, buffers: Sequence[int]) -> Iterator[list[tuple[int, int]]]:

@@ -23,7 +23,7 @@ from gdlab.base.types import Array
 from gdlab.base.words import listed
 from gdlab.distributed import feeds
 from gdlab.distributed.engine import device_name
-from gdlab.distributed.meeting import Meeting, Vote
+from gdlab.distributed.meeting import Meeting, Vote, Wire
 from gdlab.graph import Graph
 from gdlab.plan import compile as compile_graph
 from gdlab.plan.records import PlanMode
@@ -65,13 +65,15 @@ class Job:
     state_bytes: bytes | None
     until: str | None = None
     mpi: bool = True
+    wire: Wire = "f32"
 
 
 @dataclass(slots=True)
 class Report:
     """An engine's figures so far: steps made, seconds in steps, reductions and waiting, bytes, its own last loss, and
     the median over the last updates of the time that its own step took. `reductions`: how many were made; `read` and
-    `write`: seconds in which all gradients go to the host and back, measured before the first step."""
+    `write`: seconds in which all gradients go to the host and back, measured before the first step; `error`: that of
+    its gradients on the wire, by their norm."""
 
     step: int = 0
     seconds: float = 0.0
@@ -85,6 +87,7 @@ class Report:
     reductions: int = 0
     read: float = 0.0
     write: float = 0.0
+    error: float = 0.0
 
 
 @dataclass(slots=True)
@@ -110,7 +113,7 @@ def run(job: Job) -> Ended:
     """Run this engine's part; called on every engine at once."""
     from mpi4py import MPI
 
-    meeting = Meeting(MPI.COMM_WORLD if job.mpi else MPI.COMM_SELF)
+    meeting = Meeting(MPI.COMM_WORLD if job.mpi else MPI.COMM_SELF, job.wire)
     with stop_signal() as stop:
         return _Part(job, meeting, stop).run()
 
@@ -284,6 +287,7 @@ class _Part:
         report = self.report
         report.step, report.loss, report.losses = made, loss, len(self.losses)
         report.seconds += own
+        report.error = self.meeting.error
         report.reducing, report.waiting, report.nbytes, report.reductions = (
             self.meeting.reducing, self.meeting.waiting, self.meeting.nbytes, self.meeting.reductions)  # fmt: skip
         self._tell()

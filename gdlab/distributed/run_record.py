@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from gdlab.base.words import duration, grid, nbytes, plural, sig, whole
 from gdlab.distributed.clusters import Engine
+from gdlab.distributed.meeting import Wire
 from gdlab.distributed.part import Report
 from gdlab.session.run.log import RunLog
 from gdlab.study.study import Study
@@ -66,6 +67,7 @@ class DistributedRun:
     seconds: float = 0.0
     base: int = 0
     accumulate: int = 1
+    wire: Wire = "f32"
     points: list[tuple[int, float]] = field(default_factory=list, repr=False)
     stopping: bool = False
     _log: RunLog | None = field(default=None, repr=False)
@@ -83,7 +85,16 @@ class DistributedRun:
     def fact(self) -> str:
         """Return engines, state, steps and time in words."""
         steps = f"{whole(self.step)} of {plural(self.wanted, 'step')}"
-        return ", ".join([plural(len(self.rows), "engine"), self.state, steps, duration(self.seconds)])
+        facts = [plural(len(self.rows), "engine"), self.state, steps, duration(self.seconds)]
+        return ", ".join([*facts, *([self.wire_words] if self.wire_words else [])])
+
+    @property
+    def wire_words(self) -> str:
+        """Return the largest error of gradients in 16 bits, in words; empty where they travel whole."""
+        if self.wire == "f32":
+            return ""
+        worst = max(row.report.error for row in self.rows)
+        return f"gradients in 16 bits with a relative error of {sig(worst)}"
 
     def __repr__(self) -> str:
         return f"<DistributedRun: {self.state}, {plural(self.step, 'step')} on {plural(len(self.rows), 'engine')}>"
@@ -100,6 +111,7 @@ class DistributedRun:
         head, *rows = self.table()
         lines = [f"{self.name}: {self.state}, {whole(self.step)} of {plural(self.wanted, 'step')}, "
                  f"{duration(self.seconds)}; checkpoints in {self.folder}"]  # fmt: skip
+        lines += [self.wire_words] if self.wire_words else []
         return "\n".join([*lines, *map(str, self.lost), *grid(head, rows, right=NUMBERS)])
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
