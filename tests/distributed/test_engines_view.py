@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import networks
@@ -11,6 +12,8 @@ from documents import checked
 from engines import as_if_run
 
 from gdlab.distributed.allreduce import allreduce_of, keep_prediction
+from gdlab.distributed.part import Report
+from gdlab.distributed.run import _heard
 from gdlab.distributed.run_record import engines_run_of
 from gdlab.distributed.scaling import Scaling
 from gdlab.jupyter.widget import Panel
@@ -108,3 +111,20 @@ def test_a_run_on_engines_is_live_in_the_panel(study: Study) -> None:
     run.state = "stopped"
     assert panel._metrics().state == "ready" and panel._metrics().step == 0
     panel.close()
+
+
+def test_an_engine_is_late_above_one_and_a_half_times_the_median(study: Study) -> None:
+    """After 20 updates; the median of all engines, of two the faster one; a millisecond more is nothing."""
+    record = as_if_run(study)
+
+    def late(*medians: float, losses: int = 20) -> list[bool]:
+        record.rows = [replace(record.rows[0], late=False) for _ in medians]
+        told = [asdict(Report(median=median, losses=losses)) for median in medians]
+        _heard(record, [{"report": each, "first": 0, "losses": []} for each in told])
+        return [row.late for row in record.rows]
+
+    assert late(0.010, 0.016) == [False, True] and late(0.010, 0.0145) == [False, False]
+    assert late(0.010, 0.016, losses=19) == [False, False]
+    assert late(0.010, 0.011, 0.012, 0.017) == [False, False, False, False]
+    assert late(0.010, 0.011, 0.012, 0.018) == [False, False, False, True]
+    assert late(0.0001, 0.0009) == [False, False]
