@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,8 +20,11 @@ from gdlab.distributed import engine as remote
 from gdlab.distributed.engine import Description, hardware_adapters
 
 if TYPE_CHECKING:
-    from gdlab.distributed.run import DistributedRun
+    from gdlab.distributed.calibration import Calibration
+    from gdlab.distributed.run_record import DistributedRun
+    from gdlab.session import Session
     from gdlab.study.study import Study
+    from gdlab.train.data import DataLoader
 
 Engines = Literal["mpi", "local"]
 KINDS = ("mpi", "local")
@@ -60,6 +63,7 @@ class Cluster:
     def __init__(self, started: Started, engines: tuple[Engine, ...], devices: Sequence[str] | None) -> None:
         self._started, self.engines, self._devices = started, engines, devices
         self.restarts = 0
+        self.calibration: Calibration | None = None  # of `calibrate`
         self._end = weakref.finalize(self, started.stop)
 
     # life -------------------------------------------------------------------------------------------------------------
@@ -127,6 +131,14 @@ class Cluster:
         from gdlab.distributed.run import run_on
 
         return run_on(self, study, steps, **settings)
+
+    def train(
+        self, session: Session, loader: DataLoader, epochs: range, tell: Callable[[Sequence[float]], None]
+    ) -> None:
+        """Train a session over epochs of a loader on all engines: what `Trainer(session, on=cluster)` calls."""
+        from gdlab.distributed.training import train_on
+
+        train_on(self, session, loader, epochs, tell)
 
     def died(self) -> list[Engine]:
         """Return the engines that have ended, as far as this machine and the controller can tell."""

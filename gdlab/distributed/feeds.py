@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import ArgumentError
-from gdlab.base.words import nbytes
+from gdlab.base.words import nbytes, plural
+from gdlab.distributed.engine import host_name
 from gdlab.graph import Graph
 from gdlab.session.run.feeds import make_feed, random_batch
 from gdlab.train.data import DataLoader, InputStream
@@ -26,11 +27,13 @@ Batches = Callable[[int], Mapping[str, Any]]  # of this engine, by its own step
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A feed on its way to the engines. `loader`: (streams, batch size) in the place of a DataLoader; its arrays may
-    be a folder that a host has them in. `names`, `modules`: globals of a function that the notebook defined."""
+    """A feed on its way to the engines. `loader`: (streams, batch size) in the place of a DataLoader; in the place of
+    its arrays may be the folders that hosts have them in. `epoch`: the first one of a loader. `names`, `modules`:
+    globals of a function that the notebook defined."""
 
     feed: Any
     loader: tuple[Any, int] | None = None
+    epoch: int = 0
     names: tuple[tuple[str, Any], ...] = ()
     modules: tuple[tuple[str, str], ...] = ()
 
@@ -86,7 +89,7 @@ def _function(feed: Any) -> Given:
             else:
                 names[name] = value
                 waiting.append(value)
-    return Given(_canned(feed), None, tuple(names.items()), tuple(modules.items()))
+    return Given(_canned(feed), names=tuple(names.items()), modules=tuple(modules.items()))
 
 
 def _canned(feed: Any) -> Any:
@@ -125,16 +128,17 @@ def drop_loader(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def in_folder(given: Given, folder: str) -> Given:
-    """Return the feed with the folder in the place of the loader's arrays."""
+def in_folders(given: Given, folders: Mapping[str, str]) -> Given:
+    """Return the feed with the folder of each host in the place of the loader's arrays."""
     assert given.loader is not None  # the caller looked
-    return replace(given, loader=(folder, given.loader[1]))
+    return replace(given, loader=(folders, given.loader[1]))
 
 
 def batches_of(given: Given, graph: Graph, engine: int, engines: int) -> Batches:
     """Return the batches of this engine: step s of engine r of n is batch n·s + r of a feed that counts all."""
     if given.loader is not None:
-        return _of_loader(*given.loader, engine, engines)
+        folders, batch_size = given.loader
+        return _of_loader(folders[host_name()], batch_size, engine, engines, given.epoch)
     feed = _uncanned(given.feed)
     if isinstance(feed, str):
         make_feed(feed, graph)  # checks it
@@ -150,6 +154,14 @@ def batches_of(given: Given, graph: Graph, engine: int, engines: int) -> Batches
     return lambda step: one(step)
 
 
+def epoch_steps(batches: int, engines: int) -> int:
+    """Return the steps of each engine in an epoch of so many batches."""
+    if batches < engines:
+        given, wanted = f"{plural(batches, 'batch')} in an epoch", f"at least one for each of {engines} engines"
+        raise ArgumentError("run", "feed", given, wanted)
+    return batches // engines
+
+
 def _nth(batches: Any, number: int) -> Any:
     if number >= len(batches):
         wanted = "a batch for every step of every engine"
@@ -163,20 +175,18 @@ def _checked(batch: Any) -> Mapping[str, Any]:
     return batch
 
 
-def _of_loader(folder: str, batch_size: int, engine: int, engines: int) -> Batches:
-    """Return every n-th batch of each epoch; batches that do not go round are left out."""
+def _of_loader(folder: str, batch_size: int, engine: int, engines: int, first: int) -> Batches:
+    """Return every n-th batch of each epoch from `first` on; batches that do not go round are left out."""
     names = (Path(folder) / "names").read_text("utf-8").split("\n")
     rows = [np.load(Path(folder) / f"{k}.npy", mmap_mode="r") for k in range(len(names))]
     streams = [InputStream(name, data, data.shape[1]) for name, data in zip(names, rows, strict=True)]
     loader = DataLoader.with_streams(streams, batch_size)
-    each = loader.num_batches() // engines
-    if each == 0:
-        given = f"{loader.num_batches()} batches in an epoch"
-        raise ArgumentError("run", "feed", given, f"at least one for each of {engines} engines")
+    each = epoch_steps(loader.num_batches(), engines)
     epochs: list[int] = [-1, 0]  # the epoch that the loader is shuffled for, and the batches taken of it
 
     def batch(step: int) -> Mapping[str, Any]:
         epoch, at = divmod(step, each)
+        epoch += first
         wanted = at * engines + engine
         if epochs[0] != epoch or epochs[1] > wanted:
             loader.shuffle(epoch)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from gdlab.base.types import Array
 from gdlab.session import Session
 
+Wire = Literal["f32", "f16"]
 PART_BYTES = 16 << 20  # of one reduction; large tensors are cut
+REHEARSED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +37,17 @@ class Outcome:
 
 @dataclass(slots=True)
 class Meeting:
-    """Let the engines of a run meet: `comm` is a communicator of mpi4py. Times are seconds so far."""
+    """Let the engines of a run meet: `comm` is a communicator of mpi4py. Times are seconds so far. `wire`: the format
+    in which gradients travel; `rounded` and `squares`: sums of squares of what they lost by it, and of themselves."""
 
     comm: Any
+    wire: Wire = "f32"
     waiting: float = 0.0
     reducing: float = 0.0
     nbytes: int = 0
+    reductions: int = 0
+    rounded: float = 0.0
+    squares: float = 0.0
     _buffer: Array = field(default_factory=lambda: np.empty(0, np.float32))
 
     @property
@@ -94,15 +101,48 @@ class Meeting:
             for buffer, size in group:
                 program.upload(buffer, part[at : at + size].reshape(_shape(session, buffer)))
                 at += size
-        self.nbytes += 4 * whole
+        self.nbytes += (2 if self.wire == "f16" else 4) * whole
+        self.reductions += 1
+
+    @property
+    def error(self) -> float:
+        """Return the relative error of this engine's gradients on the wire, in the norm of all."""
+        return float(np.sqrt(self.rounded / self.squares)) if self.squares > 0 else 0.0
 
     def _begin(self, part: Array) -> list[Any]:
-        """Begin the reduction of a part, cut into pieces of a bounded size."""
-        if part.nbytes < PART_BYTES // 64:  # too small to be worth a request
-            self.comm.Allreduce(_in_place(), part)
-            return []
-        step = PART_BYTES // 4
-        return [self.comm.Iallreduce(_in_place(), part[k : k + step]) for k in range(0, part.size, step)]
+        if self.wire == "f32":
+            return begin_sum(self.comm, part)
+        sent = to_f16(part)
+        known = np.isfinite(part)
+        own = part[known].astype(np.float64)
+        self.rounded += float(((sent[known] - own) ** 2).sum())
+        self.squares += float((own**2).sum())
+        sum_f16(self.comm, sent, part)
+        return []
+
+    def rehearse(self, session: Session) -> tuple[float, float]:
+        """Return the seconds in which all gradients are read and written: measured on the first `REHEARSED_BYTES`."""
+        return session.loaded.exclusively(lambda: self._rehearse(session)) if self.size > 1 else (0.0, 0.0)
+
+    def _rehearse(self, session: Session) -> tuple[float, float]:
+        program, buffers = session.loaded.program, [b for _, b in session.updates.gradient_buffers()]
+        sizes = [4 * int(np.prod(_shape(session, b))) for b in buffers]
+        measured, at = [0.0, 0.0], 0
+        for at, buffer in enumerate(buffers, 1):
+            begin = time.perf_counter()
+            data = program.download(buffer)
+            middle = time.perf_counter()
+            program.upload(buffer, data)
+            measured[0] += middle - begin
+            measured[1] += time.perf_counter() - middle
+            if sum(sizes[:at]) >= REHEARSED_BYTES:
+                break
+        begin = time.perf_counter()
+        if buffers:
+            program.download(buffers[0])  # behind what was written
+        measured[1] += time.perf_counter() - begin
+        share = sum(sizes) / max(1, sum(sizes[:at]))
+        return measured[0] * share, measured[1] * share
 
     def differing(self, session: Session) -> str | None:
         """Return the first parameter whose bits are not the same on all engines."""
@@ -117,6 +157,36 @@ class Meeting:
         self.comm.Allreduce(_in_place(), both, op=_maximum())
         differ = np.flatnonzero(both[: len(names)] != -both[len(names) :])
         return names[int(differ[0])] if differ.size else None
+
+
+def begin_sum(comm: Any, part: Array) -> list[Any]:
+    """Begin the sum of an array over all engines, in pieces of a bounded size; return what is to be waited for."""
+    if part.nbytes < PART_BYTES // 64:  # too small to be worth a request
+        comm.Allreduce(_in_place(), part)
+        return []
+    step = PART_BYTES // 4
+    return [comm.Iallreduce(_in_place(), part[k : k + step]) for k in range(0, part.size, step)]
+
+
+def to_f16(values: Array) -> Array:
+    """Return values as float16; what is finite stays finite."""
+    most = np.float32(np.finfo(np.float16).max)
+    kept = np.where(np.isfinite(values), np.clip(values, -most, most), values)
+    return kept.astype(np.float16)
+
+
+def sum_f16(comm: Any, sent: Array, result: Array) -> None:
+    """Put the sum of all engines' float16 into `result`: each engine adds one part in float32, and the means of the
+    parts travel in float16 again, so that all engines have the same bits."""
+    n = int(comm.Get_size())
+    each = -(-sent.size // n)
+    mine = np.zeros(n * each, np.float16)
+    mine[: sent.size] = sent
+    parts = np.empty((n, each), np.float16)
+    comm.Alltoall(mine.view(np.uint16), parts.view(np.uint16))
+    mean = to_f16(parts.astype(np.float32).mean(0, dtype=np.float32))
+    comm.Allgather(mean.view(np.uint16), mine.view(np.uint16))
+    np.multiply(mine[: sent.size], np.float32(n), out=result, dtype=np.float32)
 
 
 def _groups(session: Session, buffers: Sequence[int]) -> Iterator[list[tuple[int, int]]]:

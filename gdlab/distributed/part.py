@@ -10,7 +10,7 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,26 +23,32 @@ from gdlab.base.types import Array
 from gdlab.base.words import listed
 from gdlab.distributed import feeds
 from gdlab.distributed.engine import device_name
-from gdlab.distributed.meeting import Meeting, Vote
-from gdlab.session import Session
+from gdlab.distributed.meeting import Meeting, Vote, Wire
+from gdlab.graph import Graph
+from gdlab.plan import compile as compile_graph
+from gdlab.plan.records import PlanMode
+from gdlab.plan.target import CompileOptions
+from gdlab.session import Session, open_session, resolve_device
 from gdlab.session.checkpoint import Snapshot
 from gdlab.session.run.conditions import parse_test
 from gdlab.session.run.lookout import Lookout
+from gdlab.study.study import Study
 
 EVERY = 0.2  # seconds between two reports
+MOST_TOLD = 512  # losses of a report: the newest
 LATE_STEPS = 20  # whose median says which engine is late
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run as all engines get it. `study`: a function that makes it, and its arguments, without weights. `inputs`:
-    those that were set beside the feed. `first`, `steps`: the steps (batches of one engine) that are made already, and
-    those that shall be; `base`: the number of the session's step that step 0 is. `state`: the checkpoint to begin from,
-    on the host of engine 0 (`state_bytes`: its content, where that is another host). `folder`: where engine 0 writes
-    checkpoints."""
+    """A run as all engines get it. `opens`: a function that opens its session, and its arguments before the device.
+    `inputs`: those that were set beside the feed. `first`, `steps`: the steps (batches of one engine) that are made
+    already, and those that shall be; `base`: the number of the session's step that step 0 is. `state`: the checkpoint
+    to begin from, on the host of engine 0 (`state_bytes`: its content, where that is another host). `folder`: where
+    engine 0 writes checkpoints."""
 
     key: str
-    study: tuple[Any, ...]
+    opens: tuple[Callable[..., Session], tuple[Any, ...]]
     optimizer: Any
     settings: Any
     feed: feeds.Given
@@ -59,12 +65,15 @@ class Job:
     state_bytes: bytes | None
     until: str | None = None
     mpi: bool = True
+    wire: Wire = "f32"
 
 
 @dataclass(slots=True)
 class Report:
     """An engine's figures so far: steps made, seconds in steps, reductions and waiting, bytes, its own last loss, and
-    the median over the last updates of the time that its own step took."""
+    the median over the last updates of the time that its own step took. `reductions`: how many were made; `read` and
+    `write`: seconds in which all gradients go to the host and back, measured before the first step; `error`: that of
+    its gradients on the wire, by their norm."""
 
     step: int = 0
     seconds: float = 0.0
@@ -75,6 +84,10 @@ class Report:
     median: float = 0.0
     losses: int = 0
     saved: str = ""
+    reductions: int = 0
+    read: float = 0.0
+    write: float = 0.0
+    error: float = 0.0
 
 
 @dataclass(slots=True)
@@ -93,15 +106,29 @@ class Ended:
 
 
 _KNOWN: dict[str, Session] = {}  # the session of the study that this engine ran last, by the study's key
+_HOST: dict[str, tuple[float, float]] = {}  # seconds in which its gradients go to the host and back, by the same key
 
 
 def run(job: Job) -> Ended:
     """Run this engine's part; called on every engine at once."""
     from mpi4py import MPI
 
-    meeting = Meeting(MPI.COMM_WORLD if job.mpi else MPI.COMM_SELF)
+    meeting = Meeting(MPI.COMM_WORLD if job.mpi else MPI.COMM_SELF, job.wire)
     with stop_signal() as stop:
         return _Part(job, meeting, stop).run()
+
+
+def open_study(
+    make: Callable[..., Study], kind: type[Study], graph: Graph, given: Any, opening: Any, device: str
+) -> Session:
+    """Return the session of a study that is made from its pickle, without weights."""
+    return make(kind, graph, {**given, "device": device}, opening).execution.session
+
+
+def open_plan(graph: Graph, mode: PlanMode, options: CompileOptions, device: str) -> Session:
+    """Return a session of a graph that is optimized and differentiated already."""
+    chosen = resolve_device(device)
+    return open_session(compile_graph(graph, mode=mode, options=options, target=chosen.target), chosen)
 
 
 @contextlib.contextmanager
@@ -163,10 +190,13 @@ class _Part:
             for old in _KNOWN.values():
                 old.close()
             _KNOWN.clear()
-            make, kind, graph, given, opening = job.study
-            study = make(kind, graph, {**given, "device": device_name()}, opening)
-            session = _KNOWN[job.key] = study.execution.session
+            opens, arguments = job.opens
+            session = _KNOWN[job.key] = opens(*arguments, device_name())
+            _HOST.clear()
         session.updates.adopt("run", job.optimizer, job.settings)
+        if job.key not in _HOST:
+            _HOST[job.key] = self.meeting.rehearse(session)
+        self.report.read, self.report.write = _HOST[job.key]
         session.updates.clear_sums()
         session.values.unset_inputs |= set(session.values.places.inputs)  # what an earlier run has fed
         for name, data in job.inputs.items():
@@ -257,8 +287,9 @@ class _Part:
         report = self.report
         report.step, report.loss, report.losses = made, loss, len(self.losses)
         report.seconds += own
-        report.reducing, report.waiting, report.nbytes = (
-            self.meeting.reducing, self.meeting.waiting, self.meeting.nbytes)  # fmt: skip
+        report.error = self.meeting.error
+        report.reducing, report.waiting, report.nbytes, report.reductions = (
+            self.meeting.reducing, self.meeting.waiting, self.meeting.nbytes, self.meeting.reductions)  # fmt: skip
         self._tell()
 
     def _tell(self, force: bool = False) -> None:
@@ -269,7 +300,8 @@ class _Part:
         from ipyparallel.datapub import publish_data
 
         fields: Mapping[str, Any] = {name: getattr(self.report, name) for name in Report.__slots__}
-        publish_data({"report": dict(fields), "mean": self.losses[-1] if self.losses else float("nan")})
+        first = max(0, len(self.losses) - MOST_TOLD)
+        publish_data({"report": dict(fields), "first": first, "losses": self.losses[first:]})
 
     def _due(self, made: int) -> bool:
         job = self.job

@@ -2,137 +2,80 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, EngineLostError, SessionError
-from gdlab.base.words import duration, grid, nbytes, plural, sig, whole
+from gdlab.base.words import plural
 from gdlab.distributed import feeds, part
-from gdlab.distributed.clusters import Cluster, Engine
+from gdlab.distributed.allreduce import keep_measured
+from gdlab.distributed.calibration import calibration_of
+from gdlab.distributed.clusters import Cluster
 from gdlab.distributed.engine import host_name
+from gdlab.distributed.meeting import Wire
 from gdlab.distributed.part import Ended, Job, Report
+from gdlab.distributed.run_record import DistributedRun, Lost, Row, Watcher, keep_run
+from gdlab.session import Session
+from gdlab.session.run.runner import Runner, runner_of
 from gdlab.session.updates import UpdateSettings
 from gdlab.study.study import Study
 
-POLL, LOOK = 0.05, 0.25  # seconds between two looks for the end, and two looks for dead engines
+POLL, LOOK, DROP = 0.05, 0.25, 10  # seconds between two looks for the end, for dead engines; to remove files
 LATE, LEAST = 1.5, 1e-3  # times the median of all engines, and at least so many seconds more
 DIED = re.compile(r"process rank (\d+) .*?exited on", re.S)
 EVERY = re.compile(r"(\d+(?:\.\d+)?)\s*s")
 
 
-@dataclass(slots=True)
-class Row:
-    """An engine's row of a run: its figures so far; `late`: its own steps take more than 1.5 times the median."""
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The session that engines run, and its runner. `opens`: a function that opens one like it on an engine, and its
+    arguments before the device; equal `key`s mean the same. `study`: whose views show the run."""
 
-    engine: Engine
-    report: Report = field(default_factory=Report)
-    late: bool = False
+    name: str
+    session: Session
+    runner: Runner
+    key: str
+    opens: tuple[Callable[..., Session], tuple[Any, ...]]
+    study: Study | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """An engine that ended in step `step` + 1, and the step from which the run was taken up again."""
+class Settings:
+    """The settings of a run over engines: those of `Study.run(…, on=cluster)`."""
 
-    engine: int
-    host: str
-    step: int
-    again: int
-
-
-@dataclass(slots=True)
-class DistributedRun:
-    """A run over engines, under way or over: a row per engine, the mean loss of all engines after each update.
-
-    `state`: `running`, `done`, `stopped`, `condition` or `failed`. `lost`: engines that ended, after which the set
-    was started again. `checkpoint`: the newest one.
-    """
-
-    name: str
-    wanted: int
-    rows: list[Row]
-    folder: str
-    state: str = "running"
-    losses: list[float] = field(default_factory=list)
-    lost: list[Lost] = field(default_factory=list)
-    checkpoint: str = ""
-    seconds: float = 0.0
-
-    @property
-    def step(self) -> int:
-        """Return the steps that every engine has made."""
-        return min((row.report.step for row in self.rows), default=0)
-
-    def __repr__(self) -> str:
-        return f"<DistributedRun: {self.state}, {plural(self.step, 'step')} on {plural(len(self.rows), 'engine')}>"
-
-    def table(self) -> list[tuple[str, ...]]:
-        """Return a head and a row per engine."""
-        head = ("engine", "host", "device", "steps", "in steps", "in reduction", "waiting", "reduced", "loss", "")
-        return [head, *(_cells(row) for row in self.rows)]
-
-    def words(self) -> list[str]:
-        """Return a sentence per engine, and one per engine that was lost: the notes of the session's view."""
-        lines = [
-            f"engine {e.engine} on {e.host} ended in step {e.step + 1}: started again from step {e.again}"
-            for e in self.lost
-        ]
-        for row in self.rows:
-            rank, host, device, steps, own, reducing, waiting, reduced, loss, late = _cells(row)
-            text = f"engine {rank} on {host}, {device}: {steps} steps, {own} in steps, {reducing} in reduction of "
-            lines.append(f"{text}{reduced}, {waiting} waiting; loss {loss}{', late' if late else ''}")
-        return lines
-
-    def __str__(self) -> str:
-        head, *rows = self.table()
-        lines = [f"{self.name}: {self.state}, {whole(self.step)} of {plural(self.wanted, 'step')}, "
-                 f"{duration(self.seconds)}; checkpoints in {self.folder}"]  # fmt: skip
-        lines += self.words()[: len(self.lost)]
-        return "\n".join([*lines, *grid(head, rows, right=(0, 3, 4, 5, 6, 7, 8))])
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from html import escape
-
-        head, *rows = self.table()
-        cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-        lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-        caption = escape(str(self).split("\n", 1)[0])
-        return {
-            "text/plain": str(self),
-            "text/html": f"<table><caption>{caption}</caption><tr>{cells}</tr>{lines}</table>",
-        }
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    r, e = row.report, row.engine
-    return (
-        str(e.rank), e.host, e.device, whole(r.step), duration(r.seconds), duration(r.reducing), duration(r.waiting),
-        nbytes(r.nbytes), sig(r.loss), "late" if row.late else "",
-    )  # fmt: skip
-
-
-Watcher = Callable[[DistributedRun], None]
+    steps: int
+    until: str | None = None
+    accumulate: int = 1
+    check: int = 100
+    resume: int = 0
+    save_every: int | str = "30s"
+    store: str | Path | None = None
+    wire: Wire = "f32"
 
 
 def run_on(
     cluster: Cluster, study: Study, steps: int, *, feed: Any = None, sgd: float | None = None,
     adam: float | None = None, init: int | None = None, until: str | None = None, accumulate: int = 1,
     check: int = 100, resume: int = 0, save_every: int | str = "30s", store: str | Path | None = None,
-    watch: Watcher | None = None,
+    wire: Wire = "f32", watch: Watcher | None = None,
 ) -> DistributedRun:  # fmt: skip
     """Make `steps` steps of the study on every engine, the gradients of each `accumulate` steps averaged over all
-    engines; then engine 0's parameters, moments and counters are the study's. `watch` is called about five times per
+    engines; then engine 0's parameters, moments and counters are the study's. `wire="f16"`: gradients travel in 16
+    bits, half the bytes, and the record has the error that this makes. `watch` is called about five times per
     second."""
-    cluster.check_open("run")
-    _checked(cluster, study, steps, accumulate, check, resume)
-    saves = _saves(save_every)
+    if not study.train:
+        raise SessionError(f"graph {study.name}", "on", "a study for inference", "train=True: gradients meet")
+    settings = Settings(steps, until, accumulate, check, resume, save_every, store, wire)
+    check_settings(cluster, settings)
     given = feeds.to_send(study.execution.opening.feed if feed is None else feed)
     study.prepare(sgd=sgd, adam=adam, init=init)
     study.runner.refuse_while_running("a run on a cluster")
@@ -140,39 +83,95 @@ def run_on(
     if until is not None:
         study.runner.set_until(until)  # refuses what cannot be read
         study.runner.set_until(None)
-    folder = Path(store) if store is not None else Path(tempfile.mkdtemp(prefix="gdlab-run-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    start = folder / f"start-{time.time_ns()}.safetensors"
-    study.session.save_checkpoint(start)
-    job = _job(study, given, steps, accumulate, check, saves, str(folder), str(start), until, cluster)
-    run = DistributedRun(study.name, steps, [Row(engine) for engine in cluster.engines], str(folder))
-    begin = time.perf_counter()
-    try:
-        ended, interrupted = _to_end(cluster, job, run, resume, watch)
-        run.seconds = time.perf_counter() - begin
-        _adopt(cluster, study, job, run, ended)
-    finally:
-        start.unlink(missing_ok=True)
-    if watch is not None:
-        watch(run)
+    run, interrupted = run_subject(cluster, subject_of(study), given, settings, watch)
     if interrupted:
         raise KeyboardInterrupt
     return run
 
 
-def _checked(cluster: Cluster, study: Study, steps: int, accumulate: int, check: int, resume: int) -> None:
-    for name, value, least in (("steps", steps, 0), ("accumulate", accumulate, 1), ("check", check, 1),
-                               ("resume", resume, 0)):  # fmt: skip
+def subject_of(study: Study) -> Subject:
+    """Return the session of a study as engines run it."""
+    made, (kind, graph, options, opening) = study.__reduce__()
+    arguments = made, kind, graph, {**options, "weights": {}}, type(opening)()  # the job has feed and update
+    return Subject(study.name, study.session, study.runner, study.key, (part.open_study, arguments), study)
+
+
+def subject_of_session(session: Session) -> Subject:
+    """Return a session as engines run it: from the graph that its plan was compiled from."""
+    plan = session.loaded.plan
+    opens = part.open_plan, (plan.graph, plan.mode, plan.options)
+    return Subject("session", session, runner_of(session), f"plan {plan.fingerprint}", opens)
+
+
+def run_subject(
+    cluster: Cluster, subject: Subject, given: feeds.Given, settings: Settings, watch: Watcher | None
+) -> tuple[DistributedRun, bool]:
+    """Run on all engines, and take engine 0's state over; return the record, and whether it was interrupted. An error
+    of `watch` ends the run at the end of a step and is raised then."""
+    session, steps = subject.session, int(settings.steps)
+    folder = Path(tempfile.mkdtemp(prefix="gdlab-run-") if settings.store is None else settings.store)
+    folder.mkdir(parents=True, exist_ok=True)
+    start = folder / f"start-{time.time_ns()}.safetensors"
+    session.save_checkpoint(start)
+    job = _job(cluster, subject, given, settings, str(folder), str(start))
+    rows = [Row(engine) for engine in cluster.engines]
+    more: dict[str, Any] = {"base": job.base, "accumulate": job.accumulate, "wire": job.wire}
+    run = DistributedRun(subject.name, steps, rows, str(folder), **more)
+    link = calibration_of(cluster) if len(cluster) > 1 else None
+    if subject.study is not None:
+        keep_run(subject.study, run)
+    failed = list[Exception]()
+    tell = _teller(subject.runner, watch, failed)
+    begin = time.perf_counter()
+    try:
+        with subject.runner.elsewhere(steps, f"on {plural(len(rows), 'engine')}", run.stop):
+            ended, interrupted = _to_end(cluster, job, run, int(settings.resume), tell)
+            run.seconds = time.perf_counter() - begin
+            _adopt(cluster, subject, job, run, ended)
+    finally:
+        run.state = "failed" if run.state == "running" else run.state
+        start.unlink(missing_ok=True)
+    if subject.study is not None and link is not None:
+        keep_measured(subject.study, run, link.link, link.latency, (link.link_words, link.latency_words))
+    tell(run)
+    if failed:
+        raise failed[0]
+    return run, interrupted
+
+
+def _teller(runner: Runner, watch: Watcher | None, failed: list[Exception]) -> Watcher:
+    """Return a watcher that notes the rate of the steps, and that stops the run where `watch` fails."""
+
+    def tell(run: DistributedRun) -> None:
+        runner.log.tick(run.base + run.step)
+        if watch is None or failed:
+            return
+        try:
+            watch(run)
+        except Exception as error:
+            failed.append(error)
+            run.stop()
+
+    return tell
+
+
+def check_settings(cluster: Cluster, settings: Settings) -> None:
+    """Refuse what no run over these engines can have."""
+    cluster.check_open("run")
+    for name, least in (("steps", 0), ("accumulate", 1), ("check", 1), ("resume", 0)):
+        value = getattr(settings, name)
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
             raise ArgumentError("run", name, repr(value), f"an int ≥ {least}")
+    steps, accumulate, resume = settings.steps, settings.accumulate, settings.resume
     if steps % accumulate:
         raise ArgumentError("run", "steps", f"{steps} with accumulate={accumulate}", "a multiple of accumulate")
-    if not study.train:
-        raise SessionError(f"graph {study.name}", "on", "a study for inference", "train=True: gradients meet")
     if cluster.kind != "mpi" and len(cluster) > 1:
         raise SessionError("run", "on", f"{len(cluster)} engines without MPI", 'cluster(engines="mpi")')
     if resume and not cluster.owned:
         raise ArgumentError("run", "resume", f"{resume} on engines that ran before", "engines that cluster() started")
+    if settings.wire not in get_args(Wire):
+        raise ArgumentError("run", "wire", f"{settings.wire!r:.40}", f"one of {', '.join(get_args(Wire))}")
+    _saves(settings.save_every)
 
 
 def _saves(given: int | str) -> tuple[int, float]:
@@ -186,42 +185,38 @@ def _saves(given: int | str) -> tuple[int, float]:
 
 
 def _job(
-    study: Study, given: feeds.Given, steps: int, accumulate: int, check: int, saves: tuple[int, float], folder: str,
-    start: str, until: str | None, cluster: Cluster,
+    cluster: Cluster, subject: Subject, given: feeds.Given, settings: Settings, folder: str, start: str
 ) -> Job:  # fmt: skip
     """Return the run as it is sent to the engines."""
-    made, (kind, graph, options, _) = study.__reduce__()
-    session = study.session
+    session = subject.session
     inputs = {n: session.read_input(n) for n in session.input_names() if n not in session.unset_inputs}
-    settings: UpdateSettings = replace(session.updates.settings, accumulate=accumulate)
+    accumulate = int(settings.accumulate)
+    update: UpdateSettings = replace(session.updates.settings, accumulate=accumulate)
     return Job(
-        study.key, (made, kind, graph, {**options, "weights": {}}, _without(study)), session.optimizer, settings,
-        given, inputs, 0, int(steps), session.step_count,
-        int(accumulate), int(check), *saves, folder, start, None, until,
-        cluster.kind == "mpi",
+        subject.key, subject.opens, session.optimizer, update, given, inputs, 0, int(settings.steps),
+        session.step_count, accumulate, int(settings.check), *_saves(settings.save_every), folder, start, None,
+        settings.until, cluster.kind == "mpi", settings.wire,
     )  # fmt: skip
-
-
-def _without(study: Study) -> Any:
-    """Return an opening with neither feed nor update: the job has both."""
-    return type(study.execution.opening)()
 
 
 # waiting --------------------------------------------------------------------------------------------------------------
 def _to_end(
-    cluster: Cluster, job: Job, run: DistributedRun, resume: int, watch: Watcher | None
+    cluster: Cluster, job: Job, run: DistributedRun, resume: int, watch: Watcher
 ) -> tuple[list[Ended], bool]:
     """Run, and where an engine is lost begin again from the last checkpoint, at most `resume` times."""
     given = job.feed
     while True:
         try:
-            return _once(cluster, replace(job, feed=_placed(cluster, given)), run, watch)
+            placed = _placed(cluster, given)
+            try:
+                return _once(cluster, replace(job, feed=placed), run, watch)
+            finally:
+                _drop(cluster, placed)
         except EngineLostError as error:
             if len(run.lost) >= resume:
                 run.state = "failed"
                 raise
-            if watch is not None:
-                watch(run)
+            watch(run)
             cluster.restart()
             if error.saved is not None:
                 job = replace(job, first=_step_of(Path(error.saved)), state=error.saved)
@@ -240,18 +235,29 @@ def _placed(cluster: Cluster, given: feeds.Given) -> feeds.Given:
     if given.loader is None:
         return given
     hosts = {engine.host: engine.id for engine in reversed(cluster.engines)}
-    folders = {cluster.client[id].apply_sync(feeds.keep_loader, given.loader[0]) for id in hosts.values()}
-    if len(folders) > 1:
-        raise SessionError("run", "feed", f"a DataLoader on {len(hosts)} hosts", "feed(step, engine, engines)")
-    return feeds.in_folder(given, folders.pop())
+    streams = given.loader[0]
+    return feeds.in_folders(
+        given, {host: cluster.client[id].apply_sync(feeds.keep_loader, streams) for host, id in hosts.items()}
+    )
 
 
-def _once(cluster: Cluster, job: Job, run: DistributedRun, watch: Watcher | None) -> tuple[list[Ended], bool]:
+def _drop(cluster: Cluster, given: feeds.Given) -> None:
+    """Remove what `_placed` wrote for a loader."""
+    hosts = {engine.host: engine.id for engine in reversed(cluster.engines)}
+    for host, folder in given.loader[0].items() if given.loader is not None else ():
+        if host == host_name():  # whose engines may be gone
+            feeds.drop_loader(folder)
+            continue
+        with contextlib.suppress(Exception):
+            cluster.client[hosts[host]].apply_async(feeds.drop_loader, folder).get(timeout=DROP)
+
+
+def _once(cluster: Cluster, job: Job, run: DistributedRun, watch: Watcher) -> tuple[list[Ended], bool]:
     """Run once on all engines, and watch them until they have ended."""
     if cluster.engines[0].host != host_name():
         job = replace(job, state_bytes=Path(job.state).read_bytes())
     result = cluster.view.apply_async(part.run, job)
-    interrupted, looked, shown = False, 0.0, 0.0
+    interrupted, asked, looked, shown = False, False, 0.0, 0.0
     while not result.ready():
         try:
             result.wait(POLL)
@@ -261,15 +267,16 @@ def _once(cluster: Cluster, job: Job, run: DistributedRun, watch: Watcher | None
                 looked = now
                 if cluster.died():
                     _lost(cluster, run, job)
-            if watch is not None and now - shown > 0.2:
+            if now - shown > 0.2:
                 shown = now
                 watch(run)
+            if run.stopping and not asked:
+                asked = True
+                cluster.client.send_signal(signal.SIGINT, [cluster.engines[0].id])
         except KeyboardInterrupt:
             interrupted = True
             cluster.client.send_signal(signal.SIGINT, [cluster.engines[0].id])
     _heard(run, result.data)
-    if job.feed.loader is not None:
-        cluster.client[cluster.engines[0].id].apply_sync(feeds.drop_loader, job.feed.loader[0])
     return _ended(cluster, result, run, job), interrupted
 
 
@@ -278,11 +285,19 @@ def _heard(run: DistributedRun, data: Any) -> None:
     for row, told in zip(run.rows, data if isinstance(data, list) else [data], strict=False):
         if told and "report" in told:
             row.report = Report(**told["report"])
+            if row.engine.rank == 0:  # which has those before a restart too
+                _heard_losses(run, told["first"], told["losses"])
     medians = [row.report.median for row in run.rows if row.report.losses >= part.LATE_STEPS]
     if len(medians) == len(run.rows) > 1:
         usual = float(np.median(medians)) if len(medians) > 2 else min(medians)
         for row in run.rows:
             row.late = row.report.median > max(LATE * usual, usual + LEAST)
+
+
+def _heard_losses(run: DistributedRun, first: int, losses: Sequence[float]) -> None:
+    """Add the losses that are new; updates count from 1. Between two reports some may be missing until the end."""
+    known = run.points[-1][0] if run.points else 0
+    run.points += [(first + k, loss) for k, loss in enumerate(losses, 1) if first + k > known]
 
 
 def _lost(cluster: Cluster, run: DistributedRun, job: Job) -> None:
@@ -338,8 +353,8 @@ def _ended(cluster: Cluster, result: Any, run: DistributedRun, job: Job) -> list
     return list(answers)
 
 
-def _adopt(cluster: Cluster, study: Study, job: Job, run: DistributedRun, ended: list[Ended]) -> None:
-    """Load engine 0's state into the study's session, and count its steps."""
+def _adopt(cluster: Cluster, subject: Subject, job: Job, run: DistributedRun, ended: list[Ended]) -> None:
+    """Load engine 0's state into the session, and count its steps."""
     first = ended[0]
     for row, each in zip(run.rows, ended, strict=True):
         row.report = each.report
@@ -348,15 +363,16 @@ def _adopt(cluster: Cluster, study: Study, job: Job, run: DistributedRun, ended:
         content = cluster.client[cluster.engines[0].id].apply_sync(Path.read_bytes, path)
         path = Path(run.folder) / path.name
         path.write_bytes(content)
-    study.session.load_checkpoint(path)
+    subject.session.load_checkpoint(path)
     run.checkpoint, run.losses = str(path), first.losses
     made = first.report.step
     base = job.base
     losses = [(base + (k + 1) * job.accumulate, loss) for k, loss in enumerate(first.losses)]
-    study.runner.adopt_steps(made, losses)
-    for line in run.words():
-        study.runner.log.add(base + made, "note", line)
-    study.execution.rev += 1
+    subject.runner.adopt_steps(made, losses)
+    for lost in run.lost:
+        subject.runner.log.add(base + made, "note", str(lost))
+    if subject.study is not None:
+        subject.study.execution.rev += 1
     run.state = "stopped" if first.stopped else "condition" if first.condition else "done"
     if first.differing:
         run.state = "failed"

@@ -1,6 +1,7 @@
 """Predict how one run scales over many engines, before one pays for them.
 
 print(study.scaling(engines=(1, 2, 4, 8), link="100Gb/s", latency="5us", accumulate=4))
+print(study.scaling(link=calibrate(cluster)))
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from gdlab.base.errors import ArgumentError
 from gdlab.base.words import duration, grid, nbytes, plural, sig, whole
+from gdlab.distributed.calibration import Calibration
 from gdlab.session import Session
 from gdlab.study.study import Study
 
@@ -52,7 +54,8 @@ class ScalingRow:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Hold what the prediction is made of; `rows` computes it. `step`: seconds of a step here, its update included;
+    """Hold what the prediction is made of; `rows` computes it, and `measured` has the same with the reductions that a
+    calibration has measured. `step`: seconds of a step here, its update included;
     `nbytes`: of all gradients; `read`, `write`: seconds to bring them to the host and back; `link`: bytes per
     second; `latency`: seconds; `accumulate`: batches for each reduction."""
 
@@ -68,13 +71,23 @@ class Scaling:
     accumulate: int
     link_words: str
     latency_words: str
+    calibration: Calibration | None = None
 
     def row(self, engines: int, accumulate: int | None = None) -> ScalingRow:
         """Return the prediction for so many engines: the ring reduction of Patarasuk and Yuan (2009)."""
-        n, batches = engines, self.accumulate if accumulate is None else accumulate
-        compute = batches * self.step
+        ring = ring_seconds(engines, self.nbytes, self.link, self.latency)
+        return self._row(engines, ring, self.accumulate if accumulate is None else accumulate)
+
+    @property
+    def measured(self) -> tuple[ScalingRow, ...]:
+        """Return the rows of the numbers of engines between which reductions were measured."""
+        known = self.calibration
+        pairs = [(n, known.seconds(n, self.nbytes)) for n in known.engines] if known is not None else []
+        return tuple(self._row(n, ring, self.accumulate) for n, ring in pairs if ring is not None)
+
+    def _row(self, engines: int, ring: float, batches: int) -> ScalingRow:
+        n, compute = engines, batches * self.step
         host = self.read + self.write if n > 1 else 0.0
-        ring = 2 * (n - 1) / n * self.nbytes / self.link + 2 * (n - 1) * self.latency
         seconds = compute + host + ring
         return ScalingRow(n, seconds, compute, host, ring, n * compute / seconds)
 
@@ -137,31 +150,55 @@ class Scaling:
              f"{sig(r.speedup)} ×", _percent(r.efficiency)) for r in self.rows
         ]  # fmt: skip
         lines = grid(head, rows, right=range(len(head)), indent="")
+        lines += [
+            f"measured between {plural(r.engines, 'engine')}: a reduction of {nbytes(self.nbytes)} takes "
+            f"{duration(r.ring)}, with which an update takes {duration(r.seconds)}: {sig(r.speedup)} ×"
+            for r in self.measured
+        ]
         return "\n".join([f"scaling of {self.name}, predicted: {self.assumed}", *lines, self.sentence])
 
 
+def ring_seconds(engines: int, size: int, link: float, latency: float) -> float:
+    """Return the seconds of a ring reduction of `size` bytes."""
+    n = engines
+    return 2 * (n - 1) / n * size / link + 2 * (n - 1) * latency
+
+
 def scaling(
-    study: Study, engines: Iterable[int] = ENGINES, link: str = "25Gb/s", latency: str = "20us", accumulate: int = 1
-) -> Scaling:
+    study: Study, engines: Iterable[int] = ENGINES, link: str | Calibration = "25Gb/s", latency: str = "20us",
+    accumulate: int = 1,
+) -> Scaling:  # fmt: skip
     """Predict the time of an update and the speed-up of a run on so many engines, each with its own batches.
 
     Time = steps here + ring reduction 2 (n − 1) / n · bytes / bandwidth + 2 (n − 1) · latency + reading and writing of
     the gradients by the host. Step, reading and writing are measured now, in a session of its own; a step that
-    `measure` measured before is used. `link`: `25Gb/s` (bits) or `3GB/s` (bytes); `latency`: `20us`.
+    `measure` measured before is used. `link`: `25Gb/s` (bits) or `3GB/s` (bytes); `latency`: `20us`. Where `link` is
+    what `calibrate(cluster)` measured, bandwidth and latency are its own, and its points stand beside the prediction.
     """
     if not study.train:
         raise ArgumentError("scaling", "study", f"{study.name}, for inference", "a study with train=True")
     sizes = _sizes(engines)
-    per_second = _with_unit("link", link, _LINKS, "25Gb/s or 3GB/s")
-    if per_second <= 0:
-        raise ArgumentError("scaling", "link", repr(link), "a bandwidth > 0")
-    wait = _with_unit("latency", latency, _LATENCIES, "20us or 0.1ms")
+    per_second, wait, words, measured = _link(link, latency)
     if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
         raise ArgumentError("scaling", "accumulate", repr(accumulate), "an int ≥ 1")
     step, read, write, size = _measured(study)
     device = str(study.device.info)
-    words = link.strip(), latency.strip()
-    return Scaling(study.name, device, sizes, step, size, read, write, per_second, wait, accumulate, *words)
+    return Scaling(
+        study.name, device, sizes, step, size, read, write, per_second, wait, accumulate, *words, measured
+    )  # fmt: skip
+
+
+def _link(
+    link: str | Calibration, latency: str
+) -> tuple[float, float, tuple[str, str], Calibration | None]:  # fmt: skip
+    """Return bandwidth, latency, both in words, and the calibration that they are of."""
+    if isinstance(link, Calibration):
+        return link.link, link.latency, (link.link_words, link.latency_words), link
+    per_second = _with_unit("link", link, _LINKS, "25Gb/s or 3GB/s")
+    if per_second <= 0:
+        raise ArgumentError("scaling", "link", repr(link), "a bandwidth > 0")
+    wait = _with_unit("latency", latency, _LATENCIES, "20us or 0.1ms")
+    return per_second, wait, (link.strip(), latency.strip()), None
 
 
 def sizes_up_to(engines: int) -> tuple[int, ...]:

@@ -223,7 +223,8 @@ class Metrics:
     `watch` is what is looked at for NaN. `dispatch` is the current one of a step that is made by dispatches (−1: none),
     `place` says where that is. `under_way` is a sample of the dispatches that a run is going through (−1: none runs),
     `timed` whether the run ends by the clock: then nobody knows `wanted`. `norms` of gradients are null in a frame that
-    has none that are new, `norms_left_out` counts parameters without. Every figure a panel shows is in here."""
+    has none that are new, `norms_left_out` counts parameters without. `engines` is the table of a run over engines, as
+    in the document, null without one. Every figure a panel shows is in here."""
 
     frame: int
     state: State
@@ -244,6 +245,7 @@ class Metrics:
     norms_left_out: int
     watches: list[WatchRow]
     breaks: list[BreakRow]
+    engines: dict[str, Any] | None
     full: bool
 
 

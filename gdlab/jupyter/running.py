@@ -10,6 +10,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from gdlab.distributed.meeting import Wire
 from gdlab.jupyter.answering import show_answer
 from gdlab.jupyter.clustering import run_on
 from gdlab.jupyter.common import Words, here, outcome
@@ -45,6 +46,7 @@ class RunMagics(Words):
     @argument("--on", metavar="CLUSTER", help="run on these engines, a variable: %%graph_cluster start binds cluster")
     @argument("--accumulate", metavar="K", type=count, default=1, help="with --on: one reduction per K steps (1)")
     @argument("--resume", metavar="N", type=count, default=0, help="with --on: begin again after lost engines (0)")
+    @argument("--wire", choices=get_args(Wire), default="f32", help="with --on: gradients between engines (f32)")
     @argument("--store", metavar="FOLDER", type=user_path, help="with --on: the folder of checkpoints")
     @output_options
     @no_var_expand

@@ -14,6 +14,9 @@ from IPython.display import display
 
 from gdlab.base.errors import ArgumentError
 from gdlab.base.words import nbytes
+from gdlab.distributed import Cluster
+from gdlab.distributed.allreduce import keep_prediction
+from gdlab.distributed.calibration import calibration_of
 from gdlab.distributed.scaling import Scaling, scaling, sizes_up_to
 from gdlab.graph import Graph
 from gdlab.jupyter.answering import show_answer, show_check
@@ -274,7 +277,7 @@ class ShowMagics(Words):
     @name_option
     @argument("--device", type=device_name, metavar="D", help="compile for this device instead of the study's own")
     @argument("--engines", metavar="N", type=count, help="and predict how a run scales on 1, 2, 4 … N engines")
-    @argument("--link", metavar="L", default="25Gb/s", help="between engines: 25Gb/s (bits) or 3GB/s (bytes)")
+    @argument("--link", metavar="L", default="25Gb/s", help="between engines: 25Gb/s, 3GB/s, or a cluster to measure")
     @argument("--latency", metavar="T", default="20us", help="of a message between engines (20us)")
     @argument("--accumulate", metavar="K", type=count, default=1, help="batches for each reduction (1)")
     @as_option
@@ -293,7 +296,7 @@ class ShowMagics(Words):
         if args.bound:
             self.bind(args.bound, study)
         self.call(lambda: study.plan)
-        found = None if args.engines is None else self.call(lambda: _scaling(study, args))
+        found = None if args.engines is None else self.call(lambda: _scaling(study, args, self.names))
         self.display(study, ["plan"], args)
         if found is not None:
             display(found)
@@ -344,8 +347,13 @@ class ShowMagics(Words):
         show_answer(doctor_answer(rows, doctor_text(rows)))
 
 
-def _scaling(study: Study, args: Namespace) -> Scaling:
-    return scaling(study, sizes_up_to(args.engines), args.link, args.latency, args.accumulate)
+def _scaling(study: Study, args: Namespace, names: Mapping[str, Any]) -> Scaling:
+    """Predict how a run scales, and let the plan show the reduction; `--link` may name a cluster, which is measured."""
+    named = names.get(args.link)
+    link = calibration_of(named) if isinstance(named, Cluster) else args.link
+    found = scaling(study, sizes_up_to(args.engines), link, args.latency, args.accumulate)
+    keep_prediction(study, found, args.engines)
+    return found
 
 
 def _first_views(args: Namespace) -> list[str]:

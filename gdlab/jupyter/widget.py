@@ -21,6 +21,7 @@ import traitlets
 from gdlab.base.errors import ArgumentError, GdlabError
 from gdlab.base.threads import Job, snapshot
 from gdlab.devices.base import owner
+from gdlab.distributed.run_record import engines_run_of
 from gdlab.distributed.sweep import sweep_of
 from gdlab.jupyter.commands import COMMANDS
 from gdlab.jupyter.messages import (
@@ -40,6 +41,7 @@ from gdlab.jupyter.messages import (
 from gdlab.session.run.lookout import Lookout
 from gdlab.session.run.runner import Runner
 from gdlab.study.study import Study
+from gdlab.view.document.engine_runs import engines_section
 from gdlab.view.document.pack import packed
 from gdlab.view.document.passes import number
 from gdlab.view.document.runs import norm_courses, thinned
@@ -89,6 +91,7 @@ class Panel:
         self.frame = self.acked = 0
         self.sent_at = self.slow_at = 0.0
         self.sent_step, self.sent_events, self.told = 0, 0, ""
+        self.sent_heard = 0  # losses of a run over engines that is under way
         self.want_full = True
         self.closed = False
         self.sweep_told, self.sweep_sent_at = ("", -1), 0.0  # key and changes of the sweep that was sent
@@ -225,7 +228,7 @@ class Panel:
                 return
             metrics = self._metrics()
             digest = f"{metrics.state}{metrics.step}{metrics.wanted}{metrics.optimizer}{len(metrics.loss)}"
-            digest += f"{metrics.place}{metrics.watches}{metrics.breaks}{metrics.under_way}"
+            digest += f"{metrics.place}{metrics.watches}{metrics.breaks}{metrics.under_way}{metrics.engines}"
             if digest == self.told and not self.want_full:
                 return
             self.told, self.want_full, self.sent_at = digest, False, now
@@ -242,7 +245,7 @@ class Panel:
             device = str(study.device.info)
             return Metrics(
                 self.frame, "none", "", 0, 0, [], _NO_COUNTERS, "", device, "", "", -1, "", -1, False, None, 0, [], [],
-                self.want_full,
+                None, self.want_full,
             )  # fmt: skip
         session, runner = opened
         if runner is not self.runner:  # a new session after a closed one: nothing of it was sent yet
@@ -260,22 +263,31 @@ class Panel:
         if settled:
             self.slow_at = time.monotonic()
         if settled and not session.closed:  # a closed one keeps its last figures on show
-            step = session.totals()
-            self.fixed = (step.dispatches, step.groups, session.memory_summary().text)
+            each = session.totals()
+            self.fixed = (each.dispatches, each.groups, session.memory_summary().text)
         per_step, groups, memory = self.fixed
         counters = Counters(
             session.step_count, traffic.dispatches, per_step, traffic.submissions, groups,
             traffic.upload_bytes, traffic.readback_bytes, runner.steps_per_second,
         )  # fmt: skip
+        run = engines_run_of(study)
+        under_way = run is not None and run.state == "running"
+        step = session.step_count
+        if run is not None and under_way:
+            step, heard = run.base + run.step, run.points[0 if full else self.sent_heard :]
+            self.sent_heard = (0 if full else self.sent_heard) + len(heard)
+            points = [*points, *((run.base + run.accumulate * k, loss) for k, loss in heard)]
+        else:
+            self.sent_heard = 0
         loss = [[s, number(v)] for s, v in merge_points(points)]
         watches, breaks = _rows(runner.lookout)
         if state == "running":
             runner.norms.ask()
         return Metrics(
-            self.frame, state, runner.reason or _clock(runner), session.step_count, runner.wanted, loss, counters,
+            self.frame, state, runner.reason or _clock(runner), step, runner.wanted, loss, counters,
             memory, str(session.device), str(session.optimizer), runner.nan_watch, runner.dispatch,
             runner.place, runner.dispatch_under_way(), runner.timed, norm_rows(study, runner) if settled else None,
-            runner.norms.left_out, watches, breaks, full,
+            runner.norms.left_out, watches, breaks, None if run is None else engines_section(run), full,
         )  # fmt: skip
 
     def _send_events(self) -> None:

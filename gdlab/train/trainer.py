@@ -12,11 +12,11 @@ import logging
 import math
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from gdlab.base.threads import Job, wait_for
 from gdlab.base.words import sig
 from gdlab.session import Optimizer, Session
 from gdlab.session.arrays import positive
-from gdlab.train.data import Batch, DataLoader
+from gdlab.train.data import Batch, DataLoader, InputStream
 
 __all__ = [
     "EpochStats", "LossHistory", "MetricCallback", "Optimizer", "StepMetrics", "TrainConfig", "TrainHistory", "Trainer",
@@ -116,18 +116,38 @@ class LossHistory(MetricCallback):
         self.losses.append(metrics.loss)
 
 
+class Trains(Protocol):
+    """Engines that train a session elsewhere, one step of each for every update: a cluster of `gdlab.distributed`."""
+
+    def __len__(self) -> int: ...
+
+    def train(
+        self, session: Session, loader: DataLoader, epochs: range, tell: Callable[[Sequence[float]], None]
+    ) -> None:
+        """Train over these epochs, each engine with its part of every epoch, and leave the state in the session; `tell`
+        gets the losses in order, as they are known. Ctrl-C ends between two steps and raises `KeyboardInterrupt`."""
+
+
 # training -------------------------------------------------------------------------------------------------------------
 class Trainer:
-    """Trains one session. With callbacks every step is waited for; without, steps follow each other without a pause."""
+    """Trains one session. With callbacks every step is waited for; without, steps follow each other without a pause.
+
+    `on`: a cluster, whose engines each take their part of every epoch, with one update for all; a step is then one of
+    every engine, its loss the mean over them, and callbacks hear of steps a little later, in order.
+    """
 
     def __init__(
-        self, session: Session, config: TrainConfig | None = None, callbacks: Iterable[MetricCallback] = ()
-    ) -> None:
+        self, session: Session, config: TrainConfig | None = None, callbacks: Iterable[MetricCallback] = (),
+        on: Trains | None = None,
+    ) -> None:  # fmt: skip
         config = TrainConfig() if config is None else config
         if not isinstance(session, Session) or not isinstance(config, TrainConfig):
             given = f"{type(session).__name__}, {type(config).__name__}"
             raise ArgumentError("Trainer", "arguments", given, "a Session and a TrainConfig")
+        if on is not None and not callable(getattr(on, "train", None)):
+            raise ArgumentError("Trainer", "on", type(on).__name__, "a cluster: gdlab.distributed.cluster(…)")
         self._session: Session | None = session
+        self.on = on
         self.config, self.callbacks = config, list(callbacks)
 
     @property
@@ -147,6 +167,8 @@ class Trainer:
         the attribute `history`."""
         if not _is_count(epochs):
             raise ArgumentError("train", "epochs", repr(epochs), "an int ≥ 0")
+        if self.on is not None:
+            return self._train_on(self.on, loader, range(int(epochs)))
         history = TrainHistory()
         for epoch in range(epochs):
             try:
@@ -159,12 +181,15 @@ class Trainer:
 
     def train_epoch(self, loader: DataLoader, epoch: int) -> EpochStats:
         """One pass over the loader, in the order that belongs to the number `epoch`."""
+        if self.on is not None:
+            loader.shuffle(epoch)  # refuses what is no number
+            return self._train_on(self.on, loader, range(int(epoch), int(epoch) + 1)).epochs[0]
         session, names = self.session, self._inputs_of(loader)
         session.set_optimizer(self.config.rule)
         loader.shuffle(epoch)
         loader.reset()
         run = _Epoch(session, epoch)
-        bar = _bar(self.config, loader, epoch)
+        bar = _bar(self.config, loader.num_batches(), epoch)
         try:
             self._steps(run, iter(loader.next_batch, None), names, bar)
         except KeyboardInterrupt as interrupt:
@@ -178,10 +203,36 @@ class Trainer:
         stats = run.stats()
         if not stats.steps:
             warnings.warn(f"epoch {epoch}: no batch, so no step and no loss", UserWarning, stacklevel=2)
-        log.info("epoch %d: avg_loss = %.4f (%d steps)", epoch, stats.avg_loss, stats.steps)
+        self.ended(stats)
+        return stats
+
+    def _train_on(self, on: Trains, loader: DataLoader, epochs: range) -> TrainHistory:
+        """Train over epochs on engines."""
+        names = self._inputs_of(loader)
+        self.session.set_optimizer(self.config.rule)
+        streams = [InputStream(names[name], rows, rows.shape[1]) for name, rows in loader.streams().items()]
+        told = _Told(self, epochs.start, loader.num_batches() // len(on))
+        try:
+            on.train(self.session, DataLoader.with_streams(streams, loader.batch_size), epochs, told.take)
+        except KeyboardInterrupt as interrupt:
+            interrupt.history = replace(told.history, partial=told.stats())  # type: ignore[attr-defined]
+            raise
+        finally:
+            told.close()
+        return told.history
+
+    def ended(self, stats: EpochStats) -> None:
+        """Tell log and callbacks of an epoch that was finished."""
+        log.info("epoch %d: avg_loss = %.4f (%d steps)", stats.epoch, stats.avg_loss, stats.steps)
         for callback in list(self.callbacks):
             callback.on_epoch(stats)
-        return stats
+
+    def stepped(self, metrics: StepMetrics) -> None:
+        """Tell log and callbacks of a step."""
+        for callback in list(self.callbacks):
+            callback.on_step(metrics)
+        if self.config.log_interval and metrics.step % self.config.log_interval == 0:
+            log.info("epoch %d step %d: loss = %.4f", metrics.epoch, metrics.step, metrics.loss)
 
     def _steps(self, run: _Epoch, batches: Iterable[Batch | None], names: Mapping[str, str], bar: Any) -> None:
         fed = ([(names[n], data) for n, data in batch.tensors.items()] for batch in batches if batch is not None)
@@ -193,14 +244,11 @@ class Trainer:
 
     def _tell(self, run: _Epoch, bar: Any) -> None:
         """Callbacks, log and bar of the losses that are new."""
-        every, first = self.config.log_interval, run.told
+        first = run.told
         while run.told < len(run.losses):
             step, loss = run.told, run.losses[run.told]
             run.told += 1  # before: a callback that raises has been told
-            for callback in list(self.callbacks):
-                callback.on_step(StepMetrics(run.epoch, step, loss))
-            if every and step % every == 0:
-                log.info("epoch %d step %d: loss = %.4f", run.epoch, step, loss)
+            self.stepped(StepMetrics(run.epoch, step, loss))
         if bar is not None and run.told > first:
             bar.set_postfix(loss=sig(run.losses[-1]), refresh=False)
             bar.update(run.told - first)
@@ -265,19 +313,62 @@ class _Epoch:
 
     def stats(self) -> EpochStats:
         """Of the steps made so far."""
-        steps = len(self.losses)
-        return EpochStats(self.epoch, sum(self.losses) / steps if steps else math.nan, steps)
+        return stats_of(self.epoch, self.losses)
+
+
+def stats_of(epoch: int, losses: Sequence[float]) -> EpochStats:
+    """Return the number of steps with these losses, and their mean."""
+    return EpochStats(epoch, sum(losses) / len(losses) if losses else math.nan, len(losses))
+
+
+class _Told:
+    """Make epochs of `each` steps from the losses that engines tell, and tell the trainer of both."""
+
+    def __init__(self, trainer: Trainer, epoch: int, each: int) -> None:
+        self.trainer, self.epoch, self.each = trainer, epoch, each
+        self.history, self.losses = TrainHistory(), list[float]()
+        self.bar: Any = None
+
+    def take(self, losses: Sequence[float]) -> None:
+        """Take the next losses."""
+        for loss in losses:
+            if not self.losses:
+                self.bar = _bar(self.trainer.config, self.each, self.epoch)
+            self.losses.append(loss)  # before: a callback that raises has been told
+            if self.bar is not None:
+                self.bar.set_postfix(loss=sig(loss), refresh=False)
+                self.bar.update(1)
+            self.trainer.stepped(StepMetrics(self.epoch, len(self.losses) - 1, loss))
+            if len(self.losses) == self.each:
+                self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        stats = self.stats()
+        self.close()
+        self.epoch, self.losses = self.epoch + 1, []
+        self.history.epochs.append(stats)
+        self.trainer.ended(stats)
+
+    def stats(self) -> EpochStats:
+        """Return those of the epoch that is under way."""
+        return stats_of(self.epoch, self.losses)
+
+    def close(self) -> None:
+        """Close the bar."""
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
 
 
 # the progress bar -----------------------------------------------------------------------------------------------------
-def _bar(config: TrainConfig, loader: DataLoader, epoch: int) -> Any:
+def _bar(config: TrainConfig, steps: int, epoch: int) -> Any:
     """A tqdm bar where one is wanted, or None."""
     wanted = (sys.stderr is not None and sys.stderr.isatty()) or "ipykernel" in sys.modules
     if not (wanted if config.progress is None else config.progress):
         return None
     from tqdm.auto import tqdm
 
-    return tqdm(total=loader.num_batches(), desc=f"epoch {epoch}", unit="step")
+    return tqdm(total=steps, desc=f"epoch {epoch}", unit="step")
 
 
 def _is_count(value: object) -> bool:

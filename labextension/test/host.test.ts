@@ -73,6 +73,7 @@ const metrics = (frame: number, step: number, loss: [number, number][], full = f
   under_way: 3,
   timed: false,
   norms: null,
+  engines: null,
   norms_left_out: 0,
   watches: [],
   breaks: [],

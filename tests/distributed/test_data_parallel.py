@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,21 +23,14 @@ from machine import needs
 from places import REPO
 
 from gdlab.base.errors import ArgumentError, DistributedUnavailableError, EngineLostError, SessionError
-from gdlab.distributed import Cluster, cluster, clusters
+from gdlab.distributed import Cluster, calibrate, cluster, clusters, feeds, run
 from gdlab.distributed.engine import take_device
-from gdlab.distributed.run import DistributedRun
+from gdlab.distributed.meeting import to_f16
+from gdlab.distributed.run_record import DistributedRun
+from gdlab.view.picture.scaling_picture import scaling_picture
 from gdlab.view.text.twin import twin
 
 BATCHES = batches(40)
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Cluster]:
-    needs("mpi")
-    with cluster(2, timeout=120) as made:
-        yield made
-        pids = [p.pid for p in psutil.Process().children(recursive=True)]
-    assert len(pids) >= 4 and gone(pids, 5) is not None
 
 
 def relative(found: Any, wanted: Any) -> float:
@@ -78,9 +72,14 @@ def test_two_engines_are_one_session_that_accumulates(two: Cluster, rule: dict[s
         np.testing.assert_allclose(study.session.read_param(name), other.session.read_param(name), rtol=1e-5, atol=1e-7)
     assert study.session.step_count == 100 and study.session.adam_step_count() == (100 if "adam" in rule else 0)
     assert study.runner.losses[-1] == (100, run.losses[-1]) and run.state == "done"
-    notes = [event.text for event in study.runner.events if event.text.startswith("engine ")]
-    assert [note[: len("engine 0 on ")] for note in notes] == ["engine 0 on ", "engine 1 on "]
-    assert "100 steps" in notes[1] and notes[1] in twin(study.doc, "session")
+    rows = study.doc.data["runs"][-1]["engines"]["rows"]
+    assert [(row["engine"], row["cells"][3]) for row in rows] == [(0, "100"), (1, "100")]
+    assert all(min(row["step_seconds"], row["reduce_seconds"], row["wait_seconds"]) > 0 for row in rows)
+    assert {row["nbytes"] for row in rows} == {100 * 4 * (16 * 32 + 32 + 32 * 4)}
+    made = study.doc.data["allreduce"]  # the reduction is among the dispatches, with what was predicted and measured
+    assert (made["engines"], made["nbytes"]) == (2, 4 * (16 * 32 + 32 + 32 * 4)) and made["measured_seconds"] > 0
+    assert min(made["read_seconds"], made["ring_seconds"], made["write_seconds"]) > 0
+    assert "on 2 engines, done, 100 of 100 steps" in twin(study.doc, "session")
     study.run(1, feed=BATCHES[0])  # the session goes on by itself
     assert study.runner.losses[-1][0] == 101
 
@@ -147,6 +146,53 @@ def test_the_example_of_the_page_runs(two: Cluster, capsys: pytest.CaptureFixtur
     shown = capsys.readouterr().out
     assert "<Cluster: 2 engines on 1 host" in shown and "net: done, 200 of 200 steps" in shown
     assert names["study"].session.step_count == 200
+
+
+def test_gradients_may_travel_in_16_bits(two: Cluster) -> None:
+    """Half the bytes, the same bits on all engines (checked after every update), losses that stay near; the error that
+    it makes is told."""
+    runs = {wire: regression().run(60, feed=list(BATCHES * 3), init=0, sgd=0.05, on=two, check=1, wire=wire)
+           for wire in ("f32", "f16")}  # fmt: skip
+    size = 4 * 60 * (16 * 32 + 32 + 32 * 4)
+    assert [row.report.nbytes for row in (*runs["f32"].rows, *runs["f16"].rows)] == [size, size, size // 2, size // 2]
+    assert 0 < relative(runs["f16"].losses, runs["f32"].losses) < 5e-3
+    (error,) = re.findall(r"gradients in 16 bits with a relative error of (\S+)", str(runs["f16"]))
+    assert 5e-5 < float(error) < 5e-4 and "16 bits" in runs["f16"].fact() and "16 bits" not in runs["f32"].fact()
+    values = to_f16(np.array([1e6, -1e6, np.inf, np.nan, 1.0], np.float32))
+    assert np.isfinite(values).tolist() == [True, True, False, False, True] and values[0] == 65504
+    with pytest.raises(ArgumentError, match=r"^run: wire: given 'f8', wanted one of f32, f16"):
+        regression().run(2, feed=BATCHES, init=0, on=two, wire="f8")
+
+
+def test_a_loader_goes_to_every_host_once() -> None:
+    kept: list[tuple[int, Any]] = []
+
+    class There:
+        def __init__(self, id: int) -> None:
+            self.id = id
+
+        def apply_sync(self, function: Any, streams: Any) -> str:
+            kept.append((self.id, sorted(streams)))
+            return f"folder{self.id}"
+
+    engines = [SimpleNamespace(host=host, id=id) for id, host in enumerate("aabb")]
+    far = SimpleNamespace(engines=engines, client={id: There(id) for id in range(4)})
+    placed = run._placed(far, feeds.to_send(loader(4)))  # type: ignore[arg-type]
+    assert sorted(kept) == [(0, ["x", "y"]), (2, ["x", "y"])]
+    assert placed.loader == ({"a": "folder0", "b": "folder2"}, 8)
+
+
+def test_reductions_between_engines_are_measured(two: Cluster) -> None:
+    """`calibrate` finds bandwidth and latency, and its points stand beside the prediction."""
+    found = calibrate(two)
+    assert two.calibration is found and found.engines == (2,) and found.link > 1e6 and 0 < found.latency < 0.1
+    study = regression()
+    scaling = study.scaling(engines=(1, 2, 4), link=found)
+    (measured,) = scaling.measured
+    assert (scaling.link, scaling.latency, measured.engines) == (found.link, found.latency, 2)
+    assert measured.ring == found.seconds(2, scaling.nbytes)
+    assert "measured between 2 engines: a reduction of 2.69 KB takes " in str(scaling)
+    assert scaling_picture(scaling).count("data-measured") == 2
 
 
 # refusals and errors --------------------------------------------------------------------------------------------------

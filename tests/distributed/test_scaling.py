@@ -11,9 +11,11 @@ import pytest
 from shells import run
 
 import gdlab as gd
-from gdlab.distributed.scaling import ENGINES, Scaling, sizes_up_to
+from gdlab.distributed.calibration import ReductionTime, fitted
+from gdlab.distributed.scaling import ENGINES, Scaling, ring_seconds, sizes_up_to
 from gdlab.study.study import Study
 from gdlab.view.picture.scaling_picture import scaling_picture
+from gdlab.view.text.twin import twin
 
 # a step of 17 ms, 536 MB of gradients, as measured on four H200 (spec/distributed.md §6)
 XFM = Scaling("xfM", "H200", (1, 2, 4), 0.017, 536_000_000, 0.25, 0.4, 12.5e9, 5e-6, 1, "100Gb/s", "5us")
@@ -41,6 +43,22 @@ def test_the_sentence() -> None:
     assert replace(small, latency=0.0).sentence == (
         "up to 1,024 engines the step takes longer than the reduction: efficiency 100 % on 1,024 engines"
     )
+
+
+def test_a_calibration_takes_the_place_of_a_link() -> None:
+    """The ring formula finds the link that times were made with; measured times stand beside the prediction."""
+    sizes = (64, 1 << 20, 1 << 24)
+    times = [ReductionTime(n, size, ring_seconds(n, size, 2e9, 3e-5)) for n in (2, 4) for size in sizes]
+    found = fitted(tuple(times))
+    assert found.link == pytest.approx(2e9) and found.latency == pytest.approx(3e-5) and found.engines == (2, 4)
+    for size in (64, 1 << 18, 1 << 24, 1 << 28):  # between and beyond the measured ones
+        assert found.seconds(4, size) == pytest.approx(ring_seconds(4, size, 2e9, 3e-5))
+    assert found.seconds(8, 64) is None
+    scaling = replace(XFM, link=found.link, latency=found.latency, calibration=found)
+    assert [row.engines for row in scaling.measured] == [2, 4]
+    assert scaling.measured[1].seconds == pytest.approx(scaling.row(4).seconds)
+    lines = str(scaling).splitlines()
+    assert sum(line.startswith("measured between ") for line in lines) == 2 and lines[-1] == scaling.sentence
 
 
 @pytest.mark.parametrize(
@@ -76,6 +94,8 @@ def test_step_and_gradients_are_measured_here(shell: Any) -> None:
     done, error = run(shell, "%graph_plan mlp --engines 6 --link 100Gb/s --static")
     assert error is None and "image/svg+xml" in done.outputs[-1].data
     assert done.outputs[-1].data["text/plain"].startswith("scaling of mlp, predicted: step ")
+    assert "allreduce over 6 engines" in twin(study.doc, "plan")
+    assert study.doc.data["allreduce"]["ring_seconds"] == pytest.approx(2 * 5 / 6 * found.nbytes / 12.5e9 + 10 * 20e-6)
     assert sizes_up_to(6) == (1, 2, 4, 6) and sizes_up_to(1) == (1,)
     done, error = run(shell, "%graph_plan mlp --engines 6 --link 100 --static")
     assert "link: given '100'" in f"{done.stderr}{error}"

@@ -325,6 +325,7 @@ def test_the_bar_shows_loss_and_rate(monkeypatch: pytest.MonkeyPatch) -> None:
         drawn = sys.stderr.getvalue()  # type: ignore[attr-defined]
         assert "epoch 1: 100%" in drawn and "10/10" in drawn and "step/s" in drawn and "loss=" in drawn and loss
         monkeypatch.setattr(sys, "stderr", io.StringIO())
+        monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # ipyparallel, of other tests, imports it
         gd.Trainer(session, config(progress=False)).train(loader(), 1)
         gd.Trainer(session, config()).train(loader(), 1)
         assert sys.stderr.getvalue() == "", "nobody looks at a stream that is no terminal"  # type: ignore[attr-defined]

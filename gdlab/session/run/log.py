@@ -34,13 +34,13 @@ class Earlier:
 
 class RunLog:
     """The record of a runner. `uncounted`: steps that the device made before the last reset, or that were taken
-    back."""
+    back; `resets`: how often it began anew."""
 
     def __init__(self) -> None:
         self.losses: list[tuple[int, float]] = []
         self.earlier: list[Earlier] = []
         self.events: list[Event] = []
-        self.uncounted = 0
+        self.uncounted = self.resets = 0
         self._ticks: deque[tuple[float, int]] = deque(maxlen=4096)
 
     def add(self, step: int, kind: EventKind, text: str, dispatch: int = -1) -> None:
@@ -63,6 +63,7 @@ class RunLog:
         if self.losses:
             self.earlier = [*self.earlier[1 - _MOST_EARLIER :], Earlier(options, tuple(self.losses))]
         self.losses = []
+        self.resets += 1
         self._ticks.clear()
         self.add(0, "note", "reset to the opening state")
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import get_args
 from weakref import WeakValueDictionary
 
@@ -81,6 +82,7 @@ class Runner:
         self.norms, self.under_way = GradientNorms(session), UnderWay(session, self.log)
         self.stepper = Stepper(session, self.lookout, self.log, self.nonfinite_watch, self.norms)
         self._lock = threading.Lock()  # of commands
+        self._stop_elsewhere: Callable[[], None] | None = None  # while others make the steps
         _runners[id(session)] = self
 
     def __repr__(self) -> str:
@@ -179,8 +181,10 @@ class Runner:
         return count
 
     def pause(self, reason: str = "by you") -> None:
-        """Stop before the next step."""
-        if self.state == "running" and self.stepper.pause != "stopped":  # what Stop drops stays dropped
+        """Stop before the next step; a run that others make is stopped."""
+        if self._stop_elsewhere is not None:
+            self._stop_elsewhere()
+        elif self.state == "running" and self.stepper.pause != "stopped":  # what Stop drops stays dropped
             self.stepper.pause = reason
 
     def resume(self) -> Future[None]:
@@ -254,6 +258,21 @@ class Runner:
     def read_losses(self) -> None:
         """Add the losses of all steps made so far to the log, of those too that others made."""
         self.session.loaded.turn.call(lambda: self.log.add_losses(self.session.take_losses(True)))
+
+    @contextmanager
+    def elsewhere(self, steps: int, reason: str, stop: Callable[[], None]) -> Iterator[None]:
+        """Count as running while others make so many steps from this session's state; Pause and Stop call `stop`."""
+        with self._lock:
+            self.refuse_while_running(f"a run {reason}")
+            self._stop_elsewhere = stop
+            self.stepper.begin_elsewhere(steps, reason)
+        try:
+            yield
+        finally:
+            self._stop_elsewhere = None
+            if self.state == "running":
+                self.stepper.state, self.stepper.reason = "ready", ""
+                self.stepper.wanted = self.session.step_count
 
     def adopt_steps(self, steps: int, losses: list[tuple[int, float]]) -> None:
         """Count steps that were made elsewhere and whose state the session has now, with their losses by step."""

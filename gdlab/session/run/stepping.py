@@ -84,6 +84,13 @@ class Stepper:
         self.log.clear_ticks()
         return self.session.loaded.turn.post(self._job(parts), partial(stop, self.run))
 
+    def begin_elsewhere(self, steps: int, reason: str) -> None:
+        """Note that others make so many steps from now on."""
+        count = self._counted = self.first_wanted = self.session.step_count
+        self.wanted, self.seconds, self.seconds_left = count + steps, 0.0, 0.0
+        self.pause, self.state, self.reason = None, "running", reason
+        self.log.clear_ticks()
+
     @property
     def done(self) -> int:
         """Steps of the run that are made."""

@@ -47,6 +47,8 @@ def view_slice(document: Document, view: str, at: str | None = None) -> Json:
         found["plan"] = plan and {name: plan[name] for name in _PLAN[view]}
     if view in ("session", "plan", "kernels"):  # the plan and its kernels have the measured times
         found["runs"] = data["runs"]
+    if view == "plan" and "allreduce" in data:
+        found["allreduce"] = data["allreduce"]
     if view == "sweep" and "sweep" in data:
         found["sweep"] = data["sweep"]
     if view == "links":

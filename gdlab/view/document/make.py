@@ -28,6 +28,7 @@ from gdlab.view.document.columns import Json
 from gdlab.view.document.dispatches import Labels, PlanSection, plan_section
 from gdlab.view.document.document import CLOCKED, FORMAT, Document, document_id, load_doc, read_doc
 from gdlab.view.document.egraph import growth_json
+from gdlab.view.document.engine_runs import allreduce_json, engines_json
 from gdlab.view.document.groups import groups_of
 from gdlab.view.document.links import link
 from gdlab.view.document.overlays import overlays_of
@@ -62,6 +63,7 @@ def _study_doc(study: Study) -> Document:
     summary = study.summary() if draft.plan is not None else graph_summary(study.graph, study.name)
     keys = [stage.key for stage in draft.stages]
     live = {"study": study.key, "rev": study.rev, **variants_json(study, keys), **sweep_json(study)}
+    live |= allreduce_json(study)
     overlays = overlays_of(study, keys)
     made = draft.document(summary, runs=_runs(study, draft), extra=live, device=_device(study), overlays=overlays)
     document = Document(made.data, selection_of(study))
@@ -289,10 +291,11 @@ def _runs(study: Study, draft: Draft) -> list[Json]:
     values, count = values_json(study)
     if count > len(values):
         draft.note(f"{len(values)} of {whole(count)} tensors that were watched or looked at are kept here: the newest")
-    measured = {"values": values, **norms_json(study)}
+    measured = {"values": values, **norms_json(study), **engines_json(study)}
     runner, now = study.runner, [run_json(study.session, study.runner, f"run{study.rev}") | measured]
     runs = [_earlier_json(now[0], run, f"earlier{i}") for i, run in enumerate(runner.earlier)]
-    return runs + (now if study.session.step_count or values else [])
+    shown = study.session.step_count or values or "engines" in now[0]
+    return runs + (now if shown else [])
 
 
 def _earlier_json(now: Json, run: Earlier, key: str) -> Json:

@@ -9,6 +9,7 @@ from gdlab.base.words import cell, nbytes, sig, whole
 from gdlab.view.document.columns import Json
 from gdlab.view.document.dispatches import plan_counts
 from gdlab.view.document.document import Document
+from gdlab.view.document.engine_runs import allreduce_words
 from gdlab.view.layout.drawn import cut
 from gdlab.view.picture.arena_picture import arena_parts
 from gdlab.view.picture.draw import CODE_FONT, UI_FONT, plain, text
@@ -27,7 +28,7 @@ def plan_picture(document: Document, theme: Theme = "light") -> str:
     prefix = re.sub(r"[^\w.-]", "-", f"gd-{document.id}-plan")
     ink, data = INK[theme], document.data
     table = list(_table(document, theme))
-    top = HEADER + ROW * (min(document.plan("dispatches").count, MOST_ROWS) + 2) + 8
+    top = HEADER + ROW * (min(document.plan("dispatches").count, MOST_ROWS) + _allreduces(document) + 2) + 8
     arena, bottom = _arena(document, theme, top)
     return "".join((
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{bottom}" viewBox="0 0 {WIDTH} {bottom}" '
@@ -51,27 +52,52 @@ def _header(title: str, fact: str, top: int, theme: Theme) -> str:
 
 # the table -----------------------------------------------------------------------------------------------------------
 def _table(document: Document, theme: Theme) -> Iterator[str]:
-    ink, plan = INK[theme], document.data["plan"]
+    ink, data = INK[theme], document.data
+    plan = data["plan"]
     yield _header("Plan", plan_counts(plan), 0, theme)
     yield f'<g fill="{ink.muted}" font-size="11.5">'
     yield from (_cell(name, at, right, HEADER + 18) for name, at, right in _COLUMNS)
     yield "</g>"
-    dispatches = document.plan("dispatches")
+    dispatches, made, shift = document.plan("dispatches"), data.get("allreduce"), 0
     group = -1
     for k, d in enumerate(dispatches):
         if k == MOST_ROWS:
             break
-        top = HEADER + ROW * (k + 1)
+        if made and k == made["before"]:
+            yield from _allreduce(made, HEADER + ROW * (k + 1), theme)
+            shift = 1
+        top = HEADER + ROW * (k + 1 + shift)
         wide = 2 if d["group"] != group else 1
         yield f'<path d="M0 {top}h{WIDTH}" stroke="{ink.line}" stroke-width="{wide}"/>'
         yield from _dispatch(k, d, top, theme)
         group = d["group"]
-    foot = HEADER + ROW * (min(len(dispatches), MOST_ROWS) + 1)
+    rows = min(len(dispatches), MOST_ROWS)
+    if made and not shift:  # behind the last row
+        yield from _allreduce(made, HEADER + ROW * (rows + 1), theme)
+    foot = HEADER + ROW * (rows + _allreduces(document) + 1)
     yield f'<path d="M0 {foot}h{WIDTH}" stroke="{ink.line}" stroke-width="2"/>'
     moved = sum(dispatches.column("bytes_read")) + sum(dispatches.column("bytes_written"))
     rest = f"showing {MOST_ROWS} of {whole(len(dispatches))} dispatches; " if len(dispatches) > MOST_ROWS else ""
     total = f"{rest}{sig(sum(dispatches.column('flops')) / 1e6)} MFLOP, {nbytes(moved)} moved in all"
     yield f'<g fill="{ink.muted}">{_cell(total, MARGIN, False, foot + 18)}</g>'
+
+
+def _allreduces(document: Document) -> int:
+    return int("allreduce" in document.data)
+
+
+def _allreduce(made: Json, top: int, theme: Theme) -> Iterator[str]:
+    """Yield the row of the reduction over engines."""
+    ink, at = INK[theme], _COLUMNS[1][1]
+    label = f"allreduce over {plural(made['engines'], 'engine')}"
+    values = ("", "", "reduce", "", "", nbytes(made["nbytes"]), "")
+    told = f"{label}: {nbytes(made['nbytes'])} of gradients, {allreduce_words(made)}"
+    yield f'<path d="M0 {top}h{WIDTH}" stroke="{ink.line}" stroke-width="2"/>'
+    yield f'<g data-allreduce="{made["engines"]}"><title>{plain(told)}</title>'
+    shown = f"{label}, {allreduce_words(made)}"
+    yield text(shown, f'x="{at + 16}" y="{top + 17}"', 7.25 * len(shown), f' font-family="{CODE_FONT}"')
+    yield from (_cell(v, at, right, top + 17) for v, (_, at, right) in zip(values, _COLUMNS, strict=True) if v)
+    yield "</g>"
 
 
 def _dispatch(k: int, d: Json, top: int, theme: Theme) -> Iterator[str]:

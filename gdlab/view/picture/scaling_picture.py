@@ -60,7 +60,8 @@ def _shown(scaling: Scaling) -> list[float]:
 def _speedup(scaling: Scaling, theme: Theme) -> Iterator[str]:
     ink, own = INK[theme], family_ink("elementwise", theme).full
     last = float(scaling.engines[-1])
-    x, y = _axes(scaling, 58, 520, min(1.0, *(row.speedup for row in scaling.rows)), max(last, 2.0), True)
+    low = min(1.0, *(row.speedup for row in (*scaling.rows, *scaling.measured)))
+    x, y = _axes(scaling, 58, 520, low, max(last, 2.0), True)
     yield f'<text x="{MARGIN}" y="{HEADER + 20}" font-size="11.5" fill="{ink.muted}">speed-up</text>'
     ticks = [n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if n <= last] if last <= 1024 else y.ticks(6)
     yield from frame(x, y, _shown(scaling), ticks, whole, theme)
@@ -68,6 +69,9 @@ def _speedup(scaling: Scaling, theme: Theme) -> Iterator[str]:
     yield f'<path d="{ideal}" fill="none" stroke="{ink.muted}" stroke-dasharray="4 3"/>'
     yield from _curve(scaling, [row.speedup for row in scaling.rows], x, y, own, ink.bg)
     told = "dashed: every engine counts in full"
+    if scaling.measured:
+        told += "; squares: with measured reductions"
+        yield from _measured(scaling, [row.speedup for row in scaling.measured], x, y, theme)
     yield f'<text x="66" y="{HEADER + 50}" font-size="10.5" fill="{ink.muted}">{told}</text>'
 
 
@@ -77,6 +81,7 @@ def _efficiency(scaling: Scaling, theme: Theme) -> Iterator[str]:
     yield f'<text x="562" y="{HEADER + 20}" font-size="11.5" fill="{ink.muted}">efficiency, %</text>'
     yield from frame(x, y, _shown(scaling), y.ticks(5), whole, theme)
     yield from _curve(scaling, [100 * row.efficiency for row in scaling.rows], x, y, own, ink.bg)
+    yield from _measured(scaling, [100 * row.efficiency for row in scaling.measured], x, y, theme)
     place = f'x="1056" y="{HEADER + 20}" font-size="11.5" text-anchor="end" fill="{ink.muted}"'
     yield f"<text {place}>over the number of engines</text>"
 
@@ -89,3 +94,15 @@ def _curve(scaling: Scaling, values: list[float], x: Axis, y: Axis, colour: str,
         told += f"{duration(row.seconds)}, of it reduction {duration(row.reduction)}"
         spot = f'cx="{x.at(n):g}" cy="{y.at(value):g}" r="3.5" fill="{colour}" stroke="{ground}"'
         yield f"<circle {spot}><title>{plain(told)}</title></circle>"
+
+
+def _measured(scaling: Scaling, values: list[float], x: Axis, y: Axis, theme: Theme) -> Iterator[str]:
+    """Yield a square for each number of engines between which reductions were measured."""
+    for row, value in zip(scaling.measured, values, strict=True):
+        if not scaling.engines[0] <= row.engines <= max(scaling.engines[-1], 2):
+            continue
+        told = f"{whole(row.engines)} engines, reduction measured: {sig(row.speedup)} ×, "
+        told += f"{sig(100 * row.efficiency, 2)} %, update {duration(row.seconds)}"
+        spot = f'x="{x.at(row.engines) - 5:g}" y="{y.at(value) - 5:g}" width="10" height="10"'
+        yield f'<rect data-measured="{row.engines}" {spot} fill="none" stroke="{INK[theme].text}" stroke-width="1.5">'
+        yield f"<title>{plain(told)}</title></rect>"

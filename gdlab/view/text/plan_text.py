@@ -17,6 +17,7 @@ from gdlab.view.document.document import Document
 from gdlab.view.document.links import parse_entity
 from gdlab.view.document.runs import times_of
 from gdlab.view.text.compiled_text import counted, edge
+from gdlab.view.text.engines_text import allreduce_lines, allreduce_row, engine_lines
 from gdlab.view.text.graph_text import notes
 
 Lines = Iterator[str]
@@ -37,13 +38,16 @@ def dispatch_head(document: Document) -> tuple[str, ...]:
 def dispatch_rows(document: Document) -> list[tuple[str, ...]]:
     """The dispatches as people read them."""
     names, times = _interval_names(document), times_of(document)
-    return [
+    rows = [
         (f"dispatch:{k}", whole(d["group"]), d["phase"], d["label"], f"kernel:{d['kernel']}",
          "×".join(map(str, d["workgroups"])), ", ".join(names[i] for i in d["reads"]),
          ", ".join(names[i] for i in d["writes"]),
          cell(d["flops"] / 1e6), nbytes(d["bytes_read"] + d["bytes_written"]), *_time_cells(times, k))
         for k, d in enumerate(document.plan("dispatches"))
     ]  # fmt: skip
+    if made := document.data.get("allreduce"):
+        rows.insert(made["before"], allreduce_row(made, times is not None))
+    return rows
 
 
 def _time_cells(times: Mapping[str, Any] | None, k: int) -> tuple[str, ...]:
@@ -68,6 +72,7 @@ def plan_table(document: Document) -> Lines:
     times = times_of(document)
     if times:
         yield f"  µs: median of {plural(times['samples'], 'step')}; predicted by the roofline of {times['machine']}"
+    yield from allreduce_lines(document)
     yield from _totals(document.plan("dispatches"), times)
     yield from _apart(document)
     names = _interval_names(document)
@@ -382,6 +387,7 @@ def session(document: Document) -> Lines:
         if loss:
             (first, low), (last, high) = loss[0], loss[-1]
             yield f"  loss: {_loss(low)} at step {whole(first)} → {_loss(high)} at step {whole(last)}"
+        yield from engine_lines(run)
         yield from _norms(run)
         for event in run["events"]:
             yield f"  step {event['step']}: {event['kind']}: {event['text']}"

@@ -4,6 +4,7 @@ import { gradientLines, valueLines } from "./valuelines.ts";
 import { gunzip } from "./gunzip.ts";
 import { restored } from "./shortened.ts";
 import type {
+  Allreduce,
   DiffStep,
   DispatchRecord,
   Edge,
@@ -254,6 +255,7 @@ function readPlan(raw: Json | null | undefined): Plan | null {
     machine: (raw.machine ?? null) as Machine | null,
     times: null,
     missed: [],
+    allreduce: null,
   };
 }
 
@@ -275,7 +277,8 @@ function withTimes(plan: Plan | null, doc: Json): Plan | null {
     const verdict = column(dispatch_seconds as RawTable, "verdict", "");
     plan!.times = { ...times, verdict: times.median.map((_, k) => text(verdict(k))) };
   }
-  return plan && { ...plan, missed: list(compiled?.missed) as unknown as Missed[] };
+  const allreduce = (doc.allreduce ?? null) as Allreduce | null;
+  return plan && { ...plan, allreduce, missed: list(compiled?.missed) as unknown as Missed[] };
 }
 
 interface PackedLink extends Omit<RawLink, "back"> {

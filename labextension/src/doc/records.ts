@@ -352,6 +352,8 @@ export interface Plan {
   times: Times | null;
   /** The fusions that the plan did not make. */
   missed: Missed[];
+  /** The reduction of gradients over engines, where a run made it or a prediction has it. */
+  allreduce: Allreduce | null;
 }
 export interface Machine {
   launch_seconds: number;
@@ -411,6 +413,26 @@ export interface SweepSection {
   points: SweepPoint[];
   events: { seconds: number; text: string }[];
 }
+/** The mean of all gradients over engines, as a dispatch in words; `before`: the dispatch that it stands before. */
+export interface Allreduce {
+  before: number;
+  nbytes: number;
+  seconds: number;
+  label: string;
+  told: string;
+}
+/** An engine of a run, as texts; `share`: its time in steps, reduction and waiting, in percent of the longest. */
+export interface EngineRow {
+  cells: string[];
+  late: boolean;
+  share: number[];
+}
+export interface EnginesSection {
+  fact: string;
+  head: string[];
+  rows: EngineRow[];
+  lost: string[];
+}
 export interface RunRecord {
   key: string;
   device: string;
@@ -422,6 +444,7 @@ export interface RunRecord {
   memory: { text?: string };
   events?: Event[];
   values?: TensorValue[];
+  engines?: EnginesSection;
   gradient_norms?: { name: string; about: string | null; steps: number[]; norms: unknown[] }[];
 }
 export interface RawLink {

@@ -648,7 +648,7 @@ export class PageModel implements Model {
     const memory = plan.slots.reduce((a, b) => a + b, 0);
     const from = full ? 0 : this.#told;
     this.#told = this.#losses.length;
-    const metrics: Omit<Metrics, "timed" | "norms" | "norms_left_out"> = {
+    const metrics: Omit<Metrics, "timed" | "norms" | "norms_left_out" | "engines"> = {
       type: "metrics",
       frame: ++this.#frame,
       state: this.#state,

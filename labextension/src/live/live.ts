@@ -1,6 +1,6 @@
 // The live session as data: messages of the kernel in, one record out that the session panel draws. Pure.
 
-import { number, type SweepSection } from "../doc/doc.ts";
+import { number, type EnginesSection, type SweepSection } from "../doc/doc.ts";
 import type { BreakRow, CommandName, Counters, Event, Metrics, NormRow, State, WatchRow } from "./messages.ts";
 
 export type Point = readonly [step: number, loss: number];
@@ -27,6 +27,8 @@ export interface Live {
   norms_left_out: number;
   watches: readonly WatchRow[];
   breaks: readonly BreakRow[];
+  /** The engines of the newest run over several. */
+  engines: EnginesSection | null;
   events: readonly Event[];
   error: string;
   /** The newest state of the study's sweep; null until the kernel tells one. */
@@ -64,6 +66,7 @@ export const noSession: Live = {
   norms_left_out: 0,
   watches: [],
   breaks: [],
+  engines: null,
   events: [],
   error: "",
   sweep: null,
@@ -126,6 +129,7 @@ export function withMetrics(live: Live, metrics: Metrics): Live {
     norms_left_out = 0,
     watches = [],
     breaks = [],
+    engines = null,
   } = metrics;
   const points = metrics.full ? merged([], fresh) : merged(live.points, fresh);
   return {
@@ -147,6 +151,7 @@ export function withMetrics(live: Live, metrics: Metrics): Live {
     norms_left_out,
     watches,
     breaks,
+    engines: engines as EnginesSection | null,
     points,
     counters: { ...NO_COUNTERS, ...metrics.counters },
   };

@@ -216,6 +216,7 @@ export interface Metrics {
   norms_left_out: number;
   watches: WatchRow[];
   breaks: BreakRow[];
+  engines: Record<string, unknown> | null;
   full: boolean;
 }
 

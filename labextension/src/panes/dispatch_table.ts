@@ -1,8 +1,8 @@
 // A table with one row per dispatch; its columns sort, a part of the plan can be chosen, the last row has the sums.
 
-import type { DispatchRecord, Plan } from "../doc/doc.ts";
+import type { Allreduce, DispatchRecord, Plan } from "../doc/doc.ts";
 import { cell, plural } from "../doc/format.ts";
-import { h, replace, td, type Child } from "../draw/dom.ts";
+import { h, replace, span, td, type Child } from "../draw/dom.ts";
 import { familyClass } from "../draw/labels.ts";
 import { Rows } from "../draw/virtual.ts";
 import { groupReason, roofShare, timeText } from "./dispatch_words.ts";
@@ -10,6 +10,8 @@ import { bytesMoved } from "./tabcounts.ts";
 import { entity, fold, row, swatch } from "./pane.ts";
 
 const ROW = 28; // px
+const UPDATES = -1,
+  ALLREDUCE = -2;
 
 interface Column {
   name: string;
@@ -64,6 +66,20 @@ function dispatchRow(plan: Plan, dispatch: DispatchRecord, k: number): HTMLEleme
   );
 }
 
+/** The row of the reduction over engines: no dispatch of this engine, so it is not selected and not in the sums. */
+const allreduceRow = ({ label, told, nbytes, seconds }: Allreduce, timed: boolean): HTMLElement =>
+  h(
+    "tr",
+    { "data-opens": true, "data-allreduce": true, title: told },
+    td("", ""),
+    td("gd-label", span("gd-ellipsis", label)),
+    td("gd-muted gd-phase", "reduce"),
+    td("", ""),
+    td("", ""),
+    td("gd-num", cell(nbytes / 1e3)),
+    timed && [td("gd-num", cell(seconds * 1e6)), td("", "")],
+  );
+
 /** The parts of a plan that the table can show alone. */
 export const planParts = (plan: Plan): (readonly [value: string, text: string])[] =>
   [
@@ -86,7 +102,7 @@ export class DispatchTable {
   readonly #updatesRow: HTMLElement;
   #sort: Column;
   #part = "";
-  /** The dispatches in the order of the rows; -1 is the row of the update. */
+  /** The dispatches in the order of the rows; -1 is the row of the update, -2 that of the reduction over engines. */
   #order: number[] = [];
 
   /** `changed` is called when other rows were drawn. */
@@ -147,11 +163,14 @@ export class DispatchTable {
     this.#order = order;
     this.#drawFoot();
     order.sort((a, b) => of!(b) - of!(a) || a - b);
-    if (this.#plain) order.splice(this.#first, this.#updates.open ? 0 : Infinity, -1);
+    if (this.#plain) order.splice(this.#first, this.#updates.open ? 0 : Infinity, UPDATES);
+    if (this.#plan.allreduce && !this.#part)
+      order.splice(this.#sort === this.#columns[0] ? this.#first : Infinity, 0, ALLREDUCE);
     this.el.toggleAttribute("data-sorted", this.#sort !== this.#columns[0]);
     replace(this.#head, h("tr", null, ...this.#columns.map(each => this.#headCell(each))));
     this.#rows.set(order.length, i => {
       const k = order[i]!;
+      if (k === ALLREDUCE) return allreduceRow(this.#plan.allreduce!, this.#plan.times !== null);
       return k < 0 ? this.#updatesRow : dispatchRow(this.#plan, dispatches[k]!, k);
     });
   }

@@ -7,6 +7,7 @@ import type { Host } from "../live/host.ts";
 import type { Live } from "../live/live.ts";
 import { drawChart, type Began, type Chart } from "./chart.ts";
 import { edgeCounters } from "./edge.ts";
+import { enginesBox, showEngines } from "./engines.ts";
 import { Norms } from "./norms.ts";
 import { body, either, empty, frame, pane, sourceLine } from "./pane.ts";
 import type { Child, Context, MakePane, Pane, PaneRecord } from "./pane.ts";
@@ -44,6 +45,7 @@ class SessionPanel implements Pane {
   readonly #context: Context;
   readonly #controls: SessionControls;
   readonly #watches: Watches;
+  readonly #engines = enginesBox();
   readonly #norms = new Norms();
   readonly #step = figure("step", "step");
   readonly #loss = figure("loss", "loss");
@@ -81,6 +83,7 @@ class SessionPanel implements Pane {
       "gd-shown",
       div("gd-figures", div("gd-bigs gd-four", ...figures), this.#scale, this.#chart),
       div("gd-side", this.#events, this.#facts),
+      this.#engines,
       this.#norms.el,
       this.#watches.el,
     );
@@ -118,6 +121,7 @@ class SessionPanel implements Pane {
       this.#frame ||= requestAnimationFrame(() => this.#drawChart());
     this.#drawn = shown;
     this.#writeFacts(shown);
+    showEngines(this.#engines, shown.engines);
     if (this.#norms.show(shown)) this.#context.redrawn("session");
     this.#writeEvents(shown);
   }

@@ -44,6 +44,7 @@ function recorded({ runs, plan }: GraphDoc): Live {
     memory: run.memory?.text ?? "",
     events: run.events ?? [],
     optimizer: plan?.optimizer ?? "",
+    engines: run.engines ?? null,
     norms: (run.gradient_norms ?? []).map(({ name, about, steps, norms }) => ({
       name,
       about: about ?? "",
