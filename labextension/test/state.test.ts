@@ -2,7 +2,8 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { faceOf, initialUi, reduce, type Action, type Ui } from "../src/panes/state.ts";
+import { initialUi, reduce, TABS, type Action, type Ui } from "../src/panes/state.ts";
+import { faceOf, PANES, panesOf } from "../src/panes/table.ts";
 
 const after = (...actions: Action[]): Ui => actions.reduce(reduce, initialUi());
 const select = (entity: string, add = false): Action => ({ do: "select", entities: [entity], add });
@@ -35,6 +36,15 @@ test("a tab remembers its face; changing tabs ends the hover", () => {
     [null, "plan", "after", "before"],
   );
   assert.equal(faceOf(after({ do: "face", face: "kernels" })), "before");
+});
+
+test("every pane stands once, in the order of each tab that shows it, under a key of its own", () => {
+  const places = PANES.map(pane => pane.key);
+  assert.equal(new Set(places).size, PANES.length);
+  for (const tab of TABS) {
+    const shown = panesOf(tab).map(pane => places.indexOf(pane.key));
+    assert.deepEqual(shown, [...shown].sort((a, b) => a - b), tab);
+  }
 });
 
 test("what changes nothing gives the same state", () => {

@@ -11,28 +11,12 @@ import { bookmarks, type Bookmarks } from "./bookmarks.ts";
 import { planFact } from "./dispatch_words.ts";
 import { button, select } from "./pane.ts";
 import { rewriteCount } from "./rewrites.ts";
-import {
-  opening,
-  ARRANGEMENT,
-  faceOf,
-  selecting,
-  tabsOf,
-  type Action,
-  type PaneKey,
-  type Tab,
-  type Ui,
-} from "./state.ts";
-import { PANES } from "./table.ts";
+import { opening, selecting, tabsOf, type Action, type Tab, type Ui } from "./state.ts";
+import { ARRANGEMENT, faceOf } from "./table.ts";
 import type { Tools } from "./tools.ts";
 
 const SHADE = 26, // pixels at the end of the bar of tabs
   GAP = 2; // between two
-
-/** Return the name of a pane on the switch of panes. */
-function nameOf(key: PaneKey): string {
-  const { name, title } = PANES.find(pane => pane.key === key)!;
-  return name ?? title;
-}
 
 /** The count beside a tab's name; empty where there is nothing to count. */
 function counts(doc: GraphDoc): Partial<Record<Tab, string>> {
@@ -272,15 +256,15 @@ export class Chrome {
     this.#faces.hidden = faces.length < 2;
     replace(
       this.#faces,
-      ...faces.map((face): Child =>
+      ...faces.map(({ key, name, title }): Child =>
         h(
           "button",
           {
-            "aria-pressed": String(face === current),
-            "data-face": face,
-            on: { click: () => this.#act({ do: "face", face }) },
+            "aria-pressed": String(key === current),
+            "data-face": key,
+            on: { click: () => this.#act({ do: "face", face: key }) },
           },
-          nameOf(face),
+          name ?? title,
         ),
       ),
     );

@@ -11,7 +11,6 @@ import { classDetail, iterationNews, sizeText } from "./egraph_words.ts";
 import { body, choice, empty, frame, refill, retitle } from "./pane.ts";
 import type { Context, MakePane, Pane, PaneRecord } from "./pane.ts";
 import { Player } from "./player.ts";
-import { faceOf } from "./state.ts";
 import { zoomAfterClick } from "./wheel.ts";
 
 const HELP = "E-graph. Comma and full stop step through its iterations.";
@@ -59,7 +58,7 @@ class EGraphPane implements Pane {
   }
 
   choose(lit: ReadonlySet<string>): boolean {
-    if (faceOf(this.#context.ui()) !== "egraph") return false;
+    if (this.#context.face() !== "egraph") return false;
     const fresh = !this.#pass;
     if (fresh && this.#passes.length > 0) this.#take(this.#passes.find(each => each.deltas) ?? this.#passes[0]!);
     if (!this.#growth) return fresh;

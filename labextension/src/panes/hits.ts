@@ -5,7 +5,8 @@ import { put, whole } from "../doc/format.ts";
 import { hits, parseQuery } from "../doc/query.ts";
 import { parseEntity } from "../doc/select.ts";
 import { h, replace, span, type Child } from "../draw/dom.ts";
-import { ARRANGEMENT, opening, selecting, type Action, type Tab } from "./state.ts";
+import { opening, selecting, type Action, type Tab } from "./state.ts";
+import { ARRANGEMENT } from "./table.ts";
 
 /** A thing that a search finds: `place` says where it stands. */
 export interface Hit {

@@ -17,6 +17,8 @@ export interface Context {
   live(): Live;
   host(): Host | null;
   lit(): ReadonlySet<string>;
+  /** Returns the pane in front. */
+  face(): PaneKey;
   /** Returns the dispatches that write and read the selected buffers. */
   uses(): Uses;
   /** Returns the entities that light up with one, selected or not. */

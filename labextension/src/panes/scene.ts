@@ -16,9 +16,9 @@ import { Keys } from "./keys.ts";
 import { Marks, type Marked } from "./marks.ts";
 import { Dividers } from "./dividers.ts";
 import type { Context } from "./pane.ts";
-import { opening, ARRANGEMENT, faceOf, initialUi, reduce, selecting, tabsOf } from "./state.ts";
+import { opening, initialUi, reduce, selecting, tabsOf } from "./state.ts";
 import type { Action, PaneKey, Tab, Ui } from "./state.ts";
-import { PANES } from "./table.ts";
+import { ARRANGEMENT, faceOf, PANES, panesOf } from "./table.ts";
 import { Tools } from "./tools.ts";
 
 const NOTHING: ReadonlySet<string> = new Set();
@@ -118,6 +118,9 @@ export class Scene implements Context {
   ui(): Ui {
     return this.#state;
   }
+  face(): PaneKey {
+    return faceOf(this.#state);
+  }
   live(): Live {
     return this.host()?.live ?? noSession;
   }
@@ -193,8 +196,9 @@ export class Scene implements Context {
     this.chrome.show(this.doc, this.#state, chain(this.doc, this.#litNow, this.#uses));
     this.chrome.tools.show(this.#state, this.#hits, this.#everywhere);
     this.chrome.root.toggleAttribute("data-searching", this.#found.size > 0);
-    const { faces, below } = ARRANGEMENT[this.#state.tab],
-      wanted = [...faces, ...below],
+    const { tab } = this.#state,
+      faces = ARRANGEMENT[tab].faces.map(pane => pane.key),
+      wanted = panesOf(tab).map(pane => pane.key),
       current = faceOf(this.#state);
     const fresh = wanted.filter(key => !this.#marks.has(key));
     this.chrome.root.dataset.front = current;

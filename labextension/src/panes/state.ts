@@ -13,58 +13,11 @@ export const TABS = [
   "sweep",
 ] as const;
 export type Tab = (typeof TABS)[number];
-export type PaneKey =
-  | "source"
-  | "before"
-  | "after"
-  | "report"
-  | "rewrites"
-  | "scrub"
-  | "egraph"
-  | "lanes"
-  | "stepper"
-  | "diff"
-  | "plan"
-  | "arena"
-  | "kernels"
-  | "session"
-  | "sweep"
-  | "outline"
-  | "text";
-
-/** A tab: its faces stand side by side and take turns where it is narrow, `below` stays under them then. */
-interface TabRecord {
-  name: string;
-  faces: PaneKey[];
-  below: PaneKey[];
-  /** The tools stand above the panes. */
-  tools?: boolean;
-  /** The roles of the stages that are searched; all where none is said. */
-  roles?: string[];
-}
-const OPTIMIZED = ["written", "optimized"];
-export const ARRANGEMENT: Record<Tab, TabRecord> = {
-  opt: {
-    name: "Graph",
-    faces: ["source", "before", "after"],
-    below: ["report", "session"],
-    tools: true,
-    roles: OPTIMIZED,
-  },
-  rewrites: { name: "Rewrites", faces: ["rewrites", "scrub", "egraph"], below: [], tools: true, roles: OPTIMIZED },
-  grad: { name: "Derivative", faces: ["lanes"], below: ["stepper"], tools: true, roles: ["derivative", "final"] },
-  diff: { name: "Diff", faces: ["diff"], below: [], tools: true },
-  plan: { name: "Plan", faces: ["plan", "kernels"], below: ["arena"] },
-  arena: { name: "Arena", faces: ["arena"], below: [] },
-  kernels: { name: "Kernels", faces: ["kernels"], below: [] },
-  session: { name: "Session", faces: ["session"], below: ["arena"] },
-  text: { name: "Text", faces: ["outline", "text"], below: [], tools: true },
-  sweep: { name: "Sweep", faces: ["sweep"], below: [] },
-};
+/** The key of a pane (table.ts). */
+export type PaneKey = string;
 
 /** The tabs of a document: that of a sweep where there was one. */
 export const tabsOf = (doc: { sweep: unknown }): Tab[] => TABS.filter(tab => tab !== "sweep" || doc.sweep);
-
 
 export interface Ui {
   tab: Tab;
@@ -117,13 +70,6 @@ export const initialUi = (tab: Tab = "opt", selected: readonly string[] = []): U
   overlay: "",
   beside: "",
 });
-
-export const faceOf = (ui: Ui): PaneKey => {
-  const { faces } = ARRANGEMENT[ui.tab];
-  const chosen = ui.faces[ui.tab];
-  if (chosen && faces.includes(chosen)) return chosen;
-  return faces.find(face => face !== "source")!;
-};
 
 const same = (a: readonly string[], b: readonly string[]): boolean =>
   a.length === b.length && a.every((each, i) => each === b[i]);
