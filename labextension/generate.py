@@ -43,6 +43,7 @@ MADE: dict[str, Callable[[], str]] = {
     "docs/ops.md": _ops,
     "docs/graphdoc.md": _graphdoc,
     "gdlab/view/document/schema.json": _schema,
+    "labextension/src/doc/metrics.ts": _script("metrics_ts"),
     "labextension/src/doc/records.ts": _script("records_ts"),
     "labextension/src/host/ops.ts": _script("ops_ts"),
     "labextension/src/live/messages.ts": _script("messages_ts"),

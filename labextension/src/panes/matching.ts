@@ -6,7 +6,7 @@ import type { Hole } from "../doc/graphdoc.ts";
 import { priced, sig } from "../doc/format.ts";
 import { s, svgPath } from "../draw/dom.ts";
 import { cut } from "../draw/labels.ts";
-import { NODE, ROW } from "../layout/boxes.ts";
+import { NODE, ROW } from "../doc/metrics.ts";
 import { placesOfRows } from "../layout/matched.ts";
 import type { Context } from "./pane.ts";
 
