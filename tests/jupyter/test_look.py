@@ -10,6 +10,7 @@ import pytest
 import view_networks
 from bare_page import TABS, live, mount, open_tab, trained
 from browser import settled
+from colours import contrast
 from nested_calls import network
 from playwright.sync_api import Locator, Page
 
@@ -19,7 +20,6 @@ from gdlab.graph import Graph
 from gdlab.study.study import Study
 from gdlab.view.document.layouts import laid_out
 from gdlab.view.document.make import graph_doc
-from gdlab.view.picture.palette import contrast
 from gdlab.view.text.plan_text import live_bytes
 
 OPS = "all => all.filter(e => !e.hasAttribute('data-gone')).map(e => e.querySelector('.gd-op').textContent)"

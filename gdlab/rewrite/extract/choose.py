@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from gdlab.rewrite.extract.cycles import cheapest_trees, classes_below, cyclic_classes
+from gdlab.rewrite.extract.cycles import cheapest_trees, classes_below
 
-__all__ = ["Choice", "Problem", "Search", "cyclic_classes", "extract"]
+__all__ = ["Choice", "Problem", "Search", "extract"]
 
 PASSES = 6
 SMALL = 16  # classes with a choice, up to which the optimum is looked for by branch and bound …
@@ -51,7 +51,7 @@ class Choice:
 
 
 def extract(problem: Problem, component: Sequence[int], seconds: float | None = None) -> Choice:
-    """The cheapest choice that local search finds; never worse than the start. `component`: see `cyclic_classes`."""
+    """The cheapest choice that local search finds; never worse than the start. `component`: see `components`."""
     search = Search(problem, component, seconds)
     before = search.total
     moves = (search.prepare, search.switch, search.unblock, search.eliminate, search.adopt)
