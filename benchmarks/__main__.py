@@ -12,26 +12,28 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 # One thread of a software driver: a small dispatch costs a tenth. Before anything asks for an adapter. Kernels get all.
-if not {"kernels", "peers"} & set(sys.argv):
+if not {"generate", "kernels", "peers"} & set(sys.argv):
     os.environ.setdefault("LP_NUM_THREADS", "0")
 
 PAGE = Path(__file__).parents[1] / "docs" / "figures.md"
 BEGIN, END = "<!-- benchmarks: made by `python -m benchmarks --docs` -->", "<!-- end of benchmarks -->"
 
 # Modules; `--only` chooses among the latter.
-TABLES, CHOSEN = ("compiled", "distributed", "eager", "record"), ("kernels", "peers")
+TABLES, CHOSEN = ("compiled", "distributed", "eager", "record"), ("generate", "kernels", "peers")
 
 
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("what", nargs="?", choices=("all", *TABLES, *CHOSEN), default="all", help="only that table")
-    parser.add_argument("--only", default="", help="kernels whose names contain this; of the peers this case")
+    parser.add_argument("--only", default="", help="kernels whose names contain this, a case of peers, a dtype")
+    parser.add_argument("--1b", dest="large", action="store_true", help="generate: a model of 1.1 B parameters")
     parser.add_argument("--docs", action="store_true", help="rewrite the table in docs/figures.md")
     options = parser.parse_args()
     if options.what != "all":
         print_table = importlib.import_module(f"benchmarks.{options.what}").print_table
-        print_table(*((options.only,) if options.what in CHOSEN else ()))
+        arguments = {"generate": (options.large, options.only), "kernels": (options.only,), "peers": (options.only,)}
+        print_table(*arguments.get(options.what, ()))
         return 0
     start = time.perf_counter()
     text = table()

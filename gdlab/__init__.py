@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from gdlab.base.binding import BINDINGS as _BINDINGS
 
-# Methods whose work lies in a later room: class -> attribute -> "[property|static] module:function". Stated before any
-# class is made; `gdlab.base.binding` imports the function when the attribute is first used.
+# Methods, and names of modules, whose work lies in a later room: class or module -> attribute -> "[property|static]
+# module:function". Stated before any class is made; `gdlab.base.binding` imports it when the attribute is first used.
 _BINDINGS |= {
     "Value": {
         "__getattr__": "op.record:method_of",
@@ -58,9 +58,16 @@ _BINDINGS |= {
         "from_json": "static plan.codec:from_json",
     },
     "EagerSession": {"to_study": "study.from_tape:to_study"},
+    "models": {
+        "PretrainedModel": "load.pretrained:PretrainedModel",
+        "from_pretrained": "load.pretrained:from_pretrained",
+    },
     "Document": {"save": "view.files:save"},
     "CompiledGraph": {"doc": "view.document.compiled:compiled_document"},
     "Report": {"doc": "property view.document.listed:report_document"},
+    "GgufModel": {"generate": "generate.tokens:generate", "unload": "generate.tokens:unload"},
+    "PretrainedModel": {"generate": "generate.tokens:generate", "unload": "generate.tokens:unload"},
+    "Tokens": {"progress_line": "jupyter.generating:progress_line"},
     "GraphSession": {"to_study": "study.recorded:to_study"},
     "Session": {"compile": "compiled.build:compile_session", "controls": "jupyter.controls:controls"},
     "Study": {

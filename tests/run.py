@@ -1,49 +1,77 @@
-"""Run all tests: two lanes side by side, then the tests that measure time, alone.
+"""Run all tests: three lanes side by side, then the tests that measure time, alone.
 
     python tests/run.py [arguments of pytest]
 
-One lane has the tests with a browser and then those of the late rooms, the other one those of the early rooms. Each
-group is one pytest, whose closing line says what it found and how long it took. The status is 0 if all passed. With
-arguments, which may name files, the rooms are one group.
+A lane takes the next group of the table whenever it is free; the tests with a browser, of which the longest lane is
+made, begin. Three lanes, because on two cores a third of the time of two lanes was spent on waiting for pages, engines
+and other processes. Each group is one pytest, whose closing line says what it found and how long it took. The status
+is 0 if all passed. With arguments, which may name files, the rooms are one group.
 """
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import sys
 import tempfile
 import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 REPO = Path(__file__).resolve().parents[1]
-MARKS = {"rooms": "not browser and not clock", "browser": "browser and not clock", "clock": "clock"}
-LATE = tuple(f"tests/{room}" for room in ("rewrite", "session", "study", "train", "view"))  # about as long as `browser`
+LANES = 3
+MARKS = {"browser": "browser and not clock", "clock": "clock"}
+NEITHER = "not browser and not clock"
+GROUPS: dict[str, tuple[str, ...]] = {  # of rooms, the longest first; "other rooms" has those that are in none
+    "ops": ("ops",),
+    "session": ("session", "train"),
+    "plan": ("plan",),
+    "other rooms": (),
+    "views": ("view", "study", "rewrite"),
+    "doors": ("record", "compiled", "eager"),
+    "kernels": ("kernels", "models", "load"),
+}
 NO_TESTS = 5  # pytest's status when nothing was selected
 
 
+@dataclass
 class Tests:
     """The groups that were run: what each is told, and the processes."""
 
-    def __init__(self, arguments: list[str]) -> None:
-        self.arguments = arguments
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self.ended = False
+    arguments: list[str]
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    ended: bool = False
+    printing: threading.Lock = field(default_factory=threading.Lock)
 
-    def run(self, group: str, marks: str, more: list[str], output: IO[bytes] | None = None) -> None:
-        """Run pytest on a group, with a cache of its own: two may write at the same time. Write to `output`, or show
-        what it prints."""
+    def run(self, group: str, places: list[str]) -> None:
+        """Run pytest on a group, with a cache of its own: several write at the same time. Show what it printed when it
+        has ended."""
+        marks = MARKS.get(group, NEITHER)
         command = [
-            sys.executable, "-m", "pytest", "-m", MARKS[marks], "-o", f"cache_dir=build/pytest-{group}",
-            "--durations=15", "--durations-min=1", *more, *self.arguments,
+            sys.executable, "-m", "pytest", "-m", marks, "-o", f"cache_dir=build/pytest-{group.replace(' ', '-')}",
+            "--durations=15", "--durations-min=1", *places, *self.arguments,
         ]  # fmt: skip
-        title = f"-- {group}: tests marked {MARKS[marks]}\n".encode()
-        (output or sys.stdout.buffer).write(title)
-        (output or sys.stdout.buffer).flush()
-        if not self.ended:
-            process = subprocess.Popen(command, cwd=REPO, stdout=output, stderr=subprocess.STDOUT if output else None)
+        with tempfile.TemporaryFile() as output:
+            self._say(f"-- {group}: begun")
+            begun = time.monotonic()
+            if self.ended:
+                return
+            process = subprocess.Popen(command, cwd=REPO, stdout=output, stderr=subprocess.STDOUT)
             self.processes.append(process)
             process.wait()
+            output.seek(0)
+            self._say(f"-- {group}: tests marked {marks}, {time.monotonic() - begun:.0f} s", output.read())
+
+    def lane(self, groups: queue.SimpleQueue[tuple[str, list[str]]]) -> None:
+        """Run groups until there are none."""
+        while not self.ended:
+            try:
+                group, places = groups.get_nowait()
+            except queue.Empty:
+                return
+            self.run(group, places)
 
     def end(self) -> None:
         """End what still runs."""
@@ -53,26 +81,36 @@ class Tests:
                 process.terminate()
                 process.wait()
 
+    def _say(self, line: str, printed: bytes = b"") -> None:
+        with self.printing:
+            sys.stdout.buffer.write(f"{line}\n".encode() + printed)
+            sys.stdout.flush()
+
+
+def groups_of(arguments: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each group with what pytest is told of its files."""
+    yield "browser", []
+    if arguments:
+        yield "rooms", []
+        return
+    named = [f"tests/{room}" for rooms in GROUPS.values() for room in rooms]
+    for group, rooms in GROUPS.items():
+        yield group, [f"tests/{room}" for room in rooms] or [f"--ignore={place}" for place in named]
+
 
 def main(arguments: list[str]) -> int:
     """Return 0 if every group passed; with arguments a group may be empty."""
-    tests, late = Tests(arguments), [] if arguments else list(LATE)
+    tests = Tests(arguments)
+    waiting: queue.SimpleQueue[tuple[str, list[str]]] = queue.SimpleQueue()
+    for group in groups_of(arguments):
+        waiting.put(group)
+    lanes = [threading.Thread(target=tests.lane, args=(waiting,)) for _ in range(LANES)]
     try:
-        with tempfile.TemporaryFile() as shown_later:
-
-            def beside() -> None:
-                tests.run("browser", "browser", [], shown_later)
-                if late:
-                    tests.run("late-rooms", "rooms", late, shown_later)
-
-            lane = threading.Thread(target=beside)
+        for lane in lanes:
             lane.start()
-            tests.run("early-rooms" if late else "rooms", "rooms", [f"--ignore={path}" for path in late])
+        for lane in lanes:
             lane.join()
-            shown_later.seek(0)
-            sys.stdout.buffer.write(shown_later.read())
-            sys.stdout.flush()
-        tests.run("clock", "clock", [])
+        tests.run("clock", [])
     finally:
         tests.end()
     passed = {0, NO_TESTS} if arguments else {0}

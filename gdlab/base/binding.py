@@ -1,14 +1,14 @@
-"""Bind methods to a class whose work lies in a later room: `gdlab/__init__.py` states which, in one table."""
+"""Bind names of a class or a module whose work lies in a later room: `gdlab/__init__.py` states which, in one table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, TypeVar
 
 Class = TypeVar("Class")
 
-# class -> attribute -> "room.module:function"; `gdlab/__init__.py` fills it
+# class or module -> attribute -> "room.module:function"; `gdlab/__init__.py` fills it
 BINDINGS: dict[str, Mapping[str, str]] = {}
 
 
@@ -17,6 +17,20 @@ def bound(cls: type[Class]) -> type[Class]:
     for name, target in BINDINGS.get(cls.__name__, {}).items():
         setattr(cls, name, LateAttribute(cls, name, target))
     return cls
+
+
+def bound_module(module: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module for the names that `BINDINGS` states for it. Each is imported at its first
+    use."""
+
+    def late(name: str) -> Any:
+        target = BINDINGS.get(module, {}).get(name)
+        if target is None:
+            raise AttributeError(f"module 'gdlab.{module}' has no attribute {name!r}")
+        room, _, attribute = target.partition(":")
+        return getattr(import_module(f"gdlab.{room}"), attribute)
+
+    return late
 
 
 class LateAttribute:

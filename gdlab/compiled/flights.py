@@ -184,10 +184,12 @@ class Flights:
                     self._error = error
 
 
-def pipelined(launcher: Launcher, requests: Sequence[Request], most_bytes: int) -> list[list[Array]]:
-    """Launch forwards one after the other and wait at the end, or where their landings exceed `most_bytes`. Several
-    short ones are one submission, where the device has submissions."""
-    layout, results, stride = launcher.all, list[list[Array]](), launcher.stride(launcher.all)
+def pipelined(
+    launcher: Launcher, requests: Sequence[Request], layout: Layout, most_bytes: int
+) -> list[list[Array]]:  # fmt: skip
+    """Launch forwards one after the other and wait at the end, or where their landings exceed `most_bytes`; return the
+    outputs of a layout. Several short ones are one submission, where the device has submissions."""
+    results, stride = list[list[Array]](), launcher.stride(layout)
     count = max(1, most_bytes // stride)
     for start in range(0, len(requests), count):
         some, landings = requests[start : start + count], list[tuple[Readback, Sequence[Request]]]()

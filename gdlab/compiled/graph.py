@@ -742,14 +742,17 @@ class CompiledGraph(Closing):
 
         return self._alone("read_outputs", read)
 
-    @kinds(sets=SEVERAL)
-    def run_pipelined(self, sets: Iterable[Any]) -> list[list[Array]]:
+    @kinds(sets=SEVERAL, indices=SEVERAL)
+    def run_pipelined(self, sets: Iterable[Any], indices: Iterable[int] | None = None) -> list[list[Array]]:
         """Run the graph on each set of inputs, one after the other, and wait once at the end. All sets are checked
-        before the first forward is launched."""
-        requests = [self.launcher.resolve(f"run_pipelined, set {k}", inputs) for k, inputs in enumerate(sets)]
+        before the first forward is launched. `indices`: the outputs that are read back, in this order; None: all."""
+        where, outputs, layout = "run_pipelined", self.signature.outputs, self.launcher.all
+        if indices is not None:
+            layout = layout_of([outputs[check_index(where, index, len(outputs))] for index in indices])
+        requests = [self.launcher.resolve(f"{where}, set {k}", inputs) for k, inputs in enumerate(sets)]
         for request in requests:
             self.launcher.check(request)
-        return self._alone("run_pipelined", lambda: pipelined(self.launcher, requests, self.signature.landing_bytes))
+        return self._alone(where, lambda: pipelined(self.launcher, requests, layout, self.signature.landing_bytes))
 
     def _check_ran(self, where: str) -> None:
         if not self.epoch:

@@ -1,5 +1,10 @@
 """Example networks: builders with a configuration, under the parameter names of public checkpoints."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gdlab.base.binding import bound_module
 from gdlab.models.checkpoint import Weights, checkpoint_weights
 from gdlab.models.lm import TransformerLmConfig, transformer_lm
 from gdlab.models.perceptron import MlpConfig, mlp
@@ -9,6 +14,12 @@ from gdlab.models.vit import VitConfig, vit_encoder
 from gdlab.models.whisper import WhisperConfig, whisper_encoder
 
 __all__ = [
-    "MlpConfig", "ResNetConfig", "TransformerLmConfig", "UnetConfig", "VitConfig", "Weights", "WhisperConfig",
-    "checkpoint_weights", "mlp", "resnet18", "transformer_lm", "unet_small", "vit_encoder", "whisper_encoder",
+    "MlpConfig", "PretrainedModel", "ResNetConfig", "TransformerLmConfig", "UnetConfig", "VitConfig", "Weights",
+    "WhisperConfig", "checkpoint_weights", "from_pretrained", "mlp", "resnet18", "transformer_lm", "unet_small",
+    "vit_encoder", "whisper_encoder",
 ]  # fmt: skip
+
+PretrainedModel: Any  # both of load/pretrained.py
+from_pretrained: Any
+if not TYPE_CHECKING:  # a checker knows the names from above, and should refuse all others
+    __getattr__ = bound_module("models")

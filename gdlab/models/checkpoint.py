@@ -140,7 +140,7 @@ def _check_unused(graph: Graph, wanted: Iterable[str], tensors: Mapping[str, Any
     lost = [
         name for name in unused
         if not _matches(name, HARMLESS) and _belongs(name, paths, modules - {""}, outer)
-        and not _repeats(name, graph, tensors)
+        and not repeats(name, graph, tensors)
     ]  # fmt: skip
     if not lost:
         return
@@ -168,7 +168,7 @@ def _belongs(name: str, paths: set[str], modules: set[str], outer: set[str]) -> 
     return not another_half and child not in HEADS
 
 
-def _repeats(name: str, graph: Graph, tensors: Mapping[str, Any]) -> bool:
+def repeats(name: str, graph: Graph, tensors: Mapping[str, Any]) -> bool:
     """Whether a tensor says what the graph does anyway."""
     if name == HEAD and EMBEDDING in tensors:
         head, table = np.asarray(tensors[HEAD]), np.asarray(tensors[EMBEDDING])

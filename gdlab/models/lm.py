@@ -15,7 +15,8 @@ Mode = Literal["training", "prefill", "decode"]
 
 @dataclass(frozen=True, slots=True)
 class TransformerLmConfig:
-    """Extents of `transformer_lm`. `tied`: the head is the transposed table of embeddings."""
+    """Extents of `transformer_lm`. `tied`: the head is the transposed table of embeddings. `head_size`: the width of a
+    head where it is not hidden_size / num_attention_heads."""
 
     vocab_size: int = 256
     hidden_size: int = 256
@@ -26,11 +27,12 @@ class TransformerLmConfig:
     rms_norm_eps: float = 1e-5
     rope_theta: float = 10000.0
     tied: bool = False
+    head_size: int | None = None
 
     @property
     def head_dim(self) -> int:
         """Width of a head."""
-        return self.hidden_size // self.num_attention_heads
+        return self.head_size or self.hidden_size // self.num_attention_heads
 
     @property
     def kv_dim(self) -> int:
@@ -61,7 +63,7 @@ def transformer_lm(config: TransformerLmConfig | None = None, length: int = 64, 
     config = TransformerLmConfig() if config is None else config
     if mode not in MODES:
         raise GraphError("transformer_lm", "mode", repr(mode), f"one of {', '.join(MODES)}")
-    if config.hidden_size % config.num_attention_heads:
+    if config.head_size is None and config.hidden_size % config.num_attention_heads:
         given = f"{config.num_attention_heads} heads"
         raise GraphError("transformer_lm", "num_attention_heads", given, f"a divisor of {config.hidden_size}")
     with Graph() as g:

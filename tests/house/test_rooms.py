@@ -34,6 +34,7 @@ LIBRARIES = {
     "onnx": "load/onnx/",
     "gguf": "load/gguf/",
     "torch": "load/pt2/",
+    "tokenizers": "generate/",
     "ipyparallel": "distributed/",
     "mpi4py": "distributed/",
 }
@@ -161,14 +162,15 @@ from gdlab.base.binding import BINDINGS
 homes = {"Value": "graph.value", "Graph": "graph.graph", "ExecutionPlan": "plan.records",
          "Session": "session.session", "Study": "study.study", "CompiledGraph": "compiled.graph",
          "EagerSession": "eager.session", "GraphSession": "record.session",
+         "GgufModel": "load.gguf.model", "PretrainedModel": "load.pretrained", "Tokens": "generate.tokens",
          "Report": "record.report", "Document": "view.document.document"}
 for cls, names in BINDINGS.items():
-    owner = getattr(import_module(f"gdlab.{homes[cls]}"), cls)
+    owner = getattr(import_module(f"gdlab.{homes[cls]}"), cls) if cls in homes else import_module(f"gdlab.{cls}")
     for name, target in names.items():
         module, _, function = target.rpartition(" ")[2].partition(":")
         assert callable(getattr(import_module(f"gdlab.{module}"), function)), target
-        assert name in vars(owner), (cls, name)
-        print(homes[cls].split(".")[0], module.split(".")[0])
+        assert name in vars(owner) if cls in homes else getattr(owner, name), (cls, name)
+        print(homes.get(cls, cls).split(".")[0], module.split(".")[0])
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

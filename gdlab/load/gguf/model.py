@@ -12,21 +12,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gdlab import ops
+from gdlab.base.binding import bound
 from gdlab.base.errors import ArgumentError, LoadError, unknown_name
 from gdlab.base.formats import decode
 from gdlab.base.formats.packed import Packed
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.base.words import plural
-from gdlab.graph import Graph, Node
-from gdlab.load.gguf.container import WHERE, Container, read_container
+from gdlab.graph import Graph
+from gdlab.load.gguf.container import WHERE, Container, Field, read_container
 from gdlab.load.gguf.fields import read_config
 from gdlab.load.names.llama import our_name, rotated_by
+from gdlab.load.stored import Settable, factors, with_formats
 from gdlab.models import TransformerLmConfig, transformer_lm
 from gdlab.models.lm import Mode, cache_names
 
@@ -34,14 +34,8 @@ EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 FREQUENCIES = "rope_freqs.weight"  # factors of the rotation's angles
 
 
-class Settable(Protocol):
-    """Take the values of parameters by name, as a `Session` does."""
-
-    def set_parameter(self, name: str, data: Array) -> None: ...
-    def set_parameter_packed(self, name: str, data: bytes) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
+@bound
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class GgufModel(Mapping[str, Array]):
     """The graph, its extents, and the values of its parameters by our names: decoded, f32 in the graph's shapes, as a
     mapping; as they lie in the file by `packed`. Bytes are read when they are asked for."""
@@ -82,6 +76,28 @@ class GgufModel(Mapping[str, Array]):
         `set_parameter_packed` takes, and a u32 buffer of a `GraphExecutor`."""
         return self._rows(name)[0].tobytes()
 
+    def at(self, mode: Mode = "prefill", length: int = 64) -> GgufModel:
+        """Return a model of the same file with another graph."""
+        _check_mode(self.container, mode)
+        graph = _stored(transformer_lm(self.config, length, mode), self.config, self.container, self.names)
+        return replace(self, graph=graph, turned=frozenset(graph.node(id).name for id in factors(graph)))
+
+    @property
+    def folder(self) -> None:
+        """A GGUF file has no folder, from which a tokenizer could be read."""
+        return None
+
+    @property
+    def positions(self) -> int | None:
+        """The most positions that the model was made for, where the file says so."""
+        return _whole(self.container.fields.get("llama.context_length"))
+
+    @property
+    def end_tokens(self) -> tuple[int, ...]:
+        """The token that ends a text, where the file names one."""
+        end = _whole(self.container.fields.get("tokenizer.ggml.eos_token_id"))
+        return () if end is None else (end,)
+
     @property
     def weights(self) -> Mapping[str, Array | Packed]:
         """Return the values that a session takes by `set_parameter`: f32 as arrays, others in the file's bytes; each is
@@ -105,6 +121,10 @@ class GgufModel(Mapping[str, Array]):
         data = data.reshape(type.shape[0], -1)
         extent = rotated_by(theirs)
         return (data if extent is None else _halves(data, getattr(self.config, extent))), type
+
+
+def _whole(field: Field | None) -> int | None:
+    return field if isinstance(field, int) and not isinstance(field, bool) and field >= 0 else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +160,7 @@ def load_gguf(path: str | os.PathLike[str], mode: Mode = "prefill", length: int 
         _check_tensors(container, config)
         _check_mode(container, mode)
         graph = _stored(transformer_lm(config, length, mode), config, container, names)
-        turned = frozenset(graph.node(id).name for id in _factors(graph))
+        turned = frozenset(graph.node(id).name for id in factors(graph))
         return GgufModel(graph, config, container, names, turned)
     except LoadError:
         raise
@@ -184,7 +204,7 @@ def _check_tensors(container: Container, config: TransformerLmConfig) -> None:
 def _stored(plain: Graph, config: TransformerLmConfig, container: Container, names: Mapping[str, str]) -> Graph:
     """Return the graph with its parameters in the formats of the file; those that do not lie in f32 are [out, in]."""
     caches, kept = set(cache_names(config)), dict[str, TensorType]()
-    turned = _factors(plain)
+    turned = factors(plain)
     for node in plain.parameters:
         if node.name in caches:
             continue
@@ -200,30 +220,4 @@ def _stored(plain: Graph, config: TransformerLmConfig, container: Container, nam
     unused = sorted(set(names) - {node.name for node in plain.parameters})
     if unused:
         raise LoadError(WHERE, f"tensor {names[unused[0]]!r:.120}", "in the file", "a tensor that the model reads")
-    return _with_formats(plain, kept, turned)
-
-
-def _factors(graph: Graph) -> set[int]:
-    """Return the nodes that something is multiplied by from the right."""
-    return {node.inputs[1] for node in graph if node.op == "matmul"}
-
-
-def _with_formats(plain: Graph, kept: Mapping[str, TensorType], turned: set[int]) -> Graph:
-    """Return a copy whose parameters have these types; products read the transposed ones by `matmul_bt`."""
-    made, copied = Graph(), list[int]()
-
-    def copy(node: Node) -> int:
-        inputs = tuple(copied[i] for i in node.inputs)
-        source = plain.source(node.id)
-        if node.op == "parameter" and node.name in kept:
-            return made.register_leaf(made.append(node.op, (), node.attrs, kept[node.name], node.name, source)).id
-        if node.op == "matmul" and plain.node(node.inputs[1]).name in kept:
-            product = ops.matmul_bt(*(made.value(i) for i in inputs))
-            return (product.named(node.name) if node.name else product).id
-        return made.copy_node(node, inputs, source).id
-
-    with made, made.silent():
-        for node in plain:
-            copied.append(copy(node))
-    made.set_output_ids([(copied[id], name) for id, name in zip(plain.output_ids, plain.output_names, strict=True)])
-    return made
+    return with_formats(plain, kept, turned)

@@ -1,0 +1,312 @@
+"""Open a public model from its folder: config.json and safetensors, whole or in shards. Never a network.
+
+    model = gd.models.from_pretrained("Llama-3.2-1B", mode="decode", length=2048, dtype="f16")
+    session = gd.build_inference_session(model.graph, device="wgpu")
+    model.set_parameters(session)
+    model.at("prefill", 512)               # another graph of the same weights
+
+Tensors are read one by one when they are asked for. `gdlab/models/names/` has a table per family.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from gdlab.base.binding import bound
+from gdlab.base.errors import ArgumentError, GraphError, LoadError, ShapeError, unknown_name
+from gdlab.base.files import read_regular
+from gdlab.base.formats import encode
+from gdlab.base.formats.packed import Packed
+from gdlab.base.types import Array, DType, TensorType, f32
+from gdlab.base.words import nbytes
+from gdlab.graph import Graph
+from gdlab.load.safetensors_file import INDEX, WHOLE, SafeTensorsModel, load_safetensors
+from gdlab.load.stored import Settable, decoded_matrices, factors, with_formats
+from gdlab.models.checkpoint import HARMLESS, HINTS, repeats
+from gdlab.models.families import FAMILIES
+from gdlab.models.family import WHERE, Family, Request, Source
+from gdlab.op.storage import written_in_place
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+POSITIONS = ("max_position_embeddings", "n_positions")  # fields of config.json
+MOST_CONFIG = 1 << 20  # bytes of config.json
+Dtype = Literal["f32", "f16", "q8", "q4"]
+DTYPES: dict[str, DType] = {"f32": f32, "f16": DType.f16, "q8": DType.q8_0, "q4": DType.q4_0}  # of matrices
+
+
+@bound
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class PretrainedModel(Mapping[str, Array]):
+    """A graph, the configuration that it was built from, and the values of its parameters by name, read one by one when
+    they are asked for: as a mapping f32 in the graph's shapes, by `weights` in the formats that the graph has."""
+
+    graph: Graph
+    config: Any
+    family: str
+    request: Request
+    dtype: Dtype
+    folder: Path
+    tensors: SafeTensorsModel
+    sources: Mapping[str, Source]  # names as in the file
+    turned: frozenset[str]  # matrices in formats that the graph has as [out, in], `sources` as [in, out]
+
+    @property
+    def mode(self) -> str:
+        """Return the mode of the graph."""
+        return self.request.mode
+
+    @property
+    def length(self) -> int:
+        """Return the positions of the graph."""
+        return self.request.length
+
+    @property
+    def batch(self) -> int:
+        """Return the rows of the graph's batch."""
+        return self.request.batch
+
+    @property
+    def positions(self) -> int | None:
+        """Return the most positions that config.json names, None where it names none."""
+        fields = _fields(self.folder)
+        for name in POSITIONS:
+            if isinstance(given := fields.get(name), int):
+                return int(given)
+        return None
+
+    @property
+    def end_tokens(self) -> tuple[int, ...]:
+        """Return the tokens that end a text, as generation_config.json says, or else config.json."""
+        generation = _fields(self.folder, GENERATION) if (self.folder / GENERATION).is_file() else {}
+        end = generation.get("eos_token_id", _fields(self.folder).get("eos_token_id"))
+        return tuple(id for id in (end if isinstance(end, list) else [end]) if isinstance(id, int) and id >= 0)
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self.sources:
+            raise KeyError(name)
+        return self.sources[name].read(self.tensors)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sources)
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def __repr__(self) -> str:
+        size = nbytes(self.nbytes)
+        return f"<PretrainedModel {self.folder.name!r}: {self.family}, {self.mode}, {self.dtype}, {size}>"
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all parameters in the formats of the graph."""
+        return sum(self.graph_type(name).data_bytes for name in self.sources)
+
+    @property
+    def weights(self) -> Mapping[str, Array | Packed]:
+        """Return the values that a session of the graph takes by `set_parameter`, each read when it is asked for."""
+        return _Weights(self)
+
+    def graph_type(self, name: str) -> TensorType:
+        """Return the type of a parameter of the graph."""
+        node = self.graph.leaf(name)
+        if node is None or name not in self.sources:
+            raise unknown_name(WHERE, "parameter", str(name), self.sources)
+        return node.type
+
+    def packed(self, name: str) -> Packed:
+        """Return a parameter in the bytes of its storage format, its matrix as [out, in] where products read it so."""
+        type = self.graph_type(name)
+        values = self.sources[name].read(self.tensors, name in self.turned)
+        return Packed(type.dtype, type.shape, encode(values, type.dtype).tobytes()[: type.data_bytes])
+
+    def set_parameters(self, session: Settable) -> None:
+        """Give a session of the graph the values of all parameters but the caches."""
+        for name in self.sources:
+            if self.graph_type(name).dtype.is_storage:
+                session.set_parameter_packed(name, self.packed(name).data)
+            else:
+                session.set_parameter(name, self[name])
+
+    def at(self, mode: str | None = None, length: int | None = None, batch: int | None = None) -> PretrainedModel:
+        """Return the model with another graph of the same weights; what is left out stays as it is."""
+        request = Request(mode or self.mode, length or self.length, batch or self.batch)
+        family = FAMILIES[self.family]
+        graph, turned = _graph(family, self.config, request, self.dtype)
+        return replace(self, graph=graph, request=request, turned=turned)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Weights(Mapping[str, "Array | Packed"]):
+    model: PretrainedModel
+
+    def __getitem__(self, name: str) -> Array | Packed:
+        if name not in self.model.sources:
+            raise KeyError(name)
+        return self.model.packed(name) if self.model.graph_type(name).dtype.is_storage else self.model[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.model.sources)
+
+    def __len__(self) -> int:
+        return len(self.model.sources)
+
+
+def from_pretrained(
+    folder: str | os.PathLike[str],
+    mode: str | None = None,
+    length: int = 64,
+    dtype: Dtype = "f32",
+    batch: int = 1,
+    allow_unused: str | Iterable[str] = (),
+) -> PretrainedModel:
+    """Open the model in a local folder: its config.json, and model.safetensors or the shards of its index.
+
+    `mode`: of a language model "prefill" (the default), "decode" or "training", for `length` positions; of an encoder
+    "inference" (the default) or "training", for `batch` rows. `dtype`: the format of its matrices; "q8" and "q4" are
+    blocks of 32 in 8 and 4 bits (q8_0 and q4_0 of ggml), "f16" where rows do not divide into them.
+
+    `LoadError` names whatever is damaged or not understood: a field of config.json that changes the arithmetic, a
+    tensor that no parameter has or that has another shape. `allow_unused`: shell patterns of tensors to pass over.
+    """
+    if dtype not in DTYPES:
+        raise ArgumentError(WHERE, "dtype", repr(dtype), f"one of {', '.join(DTYPES)}")
+    for name, extent in (("length", length), ("batch", batch)):
+        if isinstance(extent, bool) or not isinstance(extent, (int, np.integer)) or extent < 1:
+            raise ArgumentError(WHERE, name, repr(extent), "an int ≥ 1")
+    home = _home(folder)
+    fields = _fields(home)
+    family = _family(fields)
+    config = family.config(fields)
+    request = Request(family.modes[0] if mode is None else mode, int(length), int(batch))
+    tensors = _tensors(home)
+    graph, turned = _graph(family, config, request, dtype)
+    sources = {name: _in_file(source, family, tensors) for name, source in family.sources(config).items()}
+    plain = graph if dtype == "f32" else _graph(family, config, request, "f32")[0]
+    _check_shapes(plain, sources, tensors)
+    patterns = (allow_unused,) if isinstance(allow_unused, str) else tuple(allow_unused)
+    _check_unused(plain, sources, tensors, (*HARMLESS, *family.harmless, *patterns))
+    return PretrainedModel(graph, config, family.model_types[0], request, dtype, home, tensors, sources, turned)
+
+
+# the folder -----------------------------------------------------------------------------------------------------------
+def _home(folder: str | os.PathLike[str]) -> Path:
+    """Return the folder, whose files lie inside it or, in the cache of huggingface_hub, among that model's blobs."""
+    home = Path(folder)
+    if not home.is_dir():
+        raise LoadError(WHERE, repr(str(folder)), "no folder", "a local folder with config.json and safetensors")
+    inside = [home.resolve()]
+    if inside[0].parent.name == "snapshots":
+        inside.append(inside[0].parent.parent / "blobs")
+    for entry in os.scandir(home):
+        if entry.is_symlink() and entry.name.endswith((".json", ".safetensors")):
+            target = Path(entry.path).resolve()
+            if not any(target.is_relative_to(root) for root in inside):
+                wanted = "a file of the folder: nothing outside it is read (cp -rL makes a copy with all files)"
+                raise LoadError(WHERE, f"{entry.name:.80}", "a link that leads out of the folder", wanted)
+    return home
+
+
+def _fields(home: Path, file: str = CONFIG) -> dict[str, Any]:
+    try:
+        fields = json.loads(read_regular(home / file, MOST_CONFIG))
+    except (OSError, ValueError, RecursionError) as error:
+        given = f"{type(error).__name__}: {error!s:.200}"
+        raise LoadError(WHERE, file, given, f"a JSON object of at most {MOST_CONFIG:,} bytes in {home}") from None
+    if not isinstance(fields, dict):
+        raise LoadError(WHERE, file, type(fields).__name__, "a JSON object")
+    return fields
+
+
+def _family(fields: Mapping[str, Any]) -> Family[Any]:
+    given = fields.get("model_type")
+    family = FAMILIES.get(given) if isinstance(given, str) else None
+    if family is None:
+        raise LoadError(WHERE, f"{CONFIG}: model_type", f"{given!r:.80}", f"one of {', '.join(sorted(FAMILIES))}")
+    return family
+
+
+def _tensors(home: Path) -> SafeTensorsModel:
+    if not (home / WHOLE).exists() and not (home / INDEX).exists():
+        others = sorted(path.name for path in home.glob("*.bin"))[:1]
+        given = f"{others[0]}, which may run code when it is opened" if others else "none"
+        wanted = f"{WHOLE} or {INDEX}: save_pretrained(folder, safe_serialization=True) writes it"
+        raise LoadError(WHERE, f"weights in {home.name}", given, wanted)
+    return load_safetensors(home)
+
+
+# the graph ------------------------------------------------------------------------------------------------------------
+def _graph(family: Family[Any], config: Any, request: Request, dtype: Dtype) -> tuple[Graph, frozenset[str]]:
+    """Build the graph with matrices in the format; name those that lie as [out, in]."""
+    if request.mode not in family.modes:
+        raise ArgumentError(WHERE, "mode", repr(request.mode), f"one of {', '.join(family.modes)}")
+    if request.mode == "training" and dtype != "f32":
+        wanted = "'f32' to train: gradients do not pass through products of stored weights"
+        raise ArgumentError(WHERE, "dtype", repr(dtype), wanted)
+    try:
+        plain = family.build(config, request)
+    except (GraphError, ShapeError) as error:
+        raise LoadError(WHERE, CONFIG, f"{error!s:.300}", "a model whose extents go together") from None
+    if dtype == "f32":
+        return plain, frozenset()
+    turned = factors(plain)
+    kept = {n.name: _stored_type(n.type, n.id in turned, DTYPES[dtype]) for n in decoded_matrices(plain)}
+    names = frozenset(plain.node(id).name for id in turned)
+    return with_formats(plain, kept, turned), names & kept.keys()
+
+
+def _stored_type(type: TensorType, turned: bool, dtype: DType) -> TensorType:
+    """Return the type of a matrix in a format, [out, in] where it is multiplied by from the right."""
+    shape = type.shape[::-1] if turned else type.shape
+    block = 1 if dtype.format is None else dtype.format.block
+    return TensorType(shape, DType.f16 if shape[-1] % block else dtype)
+
+
+# tensors --------------------------------------------------------------------------------------------------------------
+def _in_file(source: Source, family: Family[Any], tensors: Mapping[str, Any]) -> Source:
+    """Return the source under the name that the file has, which may lack the family's prefix."""
+    short = source.name.removeprefix(family.prefix)
+    if source.name not in tensors and short in tensors:
+        return replace(source, name=short)
+    return source
+
+
+def _check_shapes(graph: Graph, sources: Mapping[str, Source], tensors: SafeTensorsModel) -> None:
+    """Refuse a tensor that is missing, and one of another shape, before any is read."""
+    caches = set(written_in_place(graph).values())
+    for node in graph.parameters:
+        if node.id in caches:
+            continue
+        source = sources[node.name]
+        for name in source.names:
+            if name not in tensors:
+                raise unknown_name(WHERE, "tensor", name, tensors)
+        given = tensors.tensor_info(source.name).shape
+        if source.shape_of(given) != node.type.shape:
+            wanted = f"what gives {list(node.type.shape)} of {node.name}, as config.json says"
+            raise ShapeError(WHERE, f"tensor {source.name!r}", list(given), wanted)
+
+
+def _check_unused(
+    graph: Graph, sources: Mapping[str, Source], tensors: SafeTensorsModel, harmless: tuple[str, ...]
+) -> None:
+    """Refuse tensors that no parameter reads and that are not known to change nothing."""
+    used = {name for source in sources.values() for name in source.names}
+    lost = [
+        name for name in tensors
+        if name not in used and not any(fnmatchcase(name, pattern) for pattern in harmless)
+        and not repeats(name, graph, tensors)
+    ]  # fmt: skip
+    if not lost:
+        return
+    more = f" (and {len(lost) - 1:,} more)" if len(lost) > 1 else ""
+    hint = next((hint for pattern, hint in HINTS.items() if fnmatchcase(lost[0], pattern)), "")
+    wanted = f"by no parameter{f': {hint}' if hint else ''}; or allow_unused=({lost[0]!r:.80},)"
+    raise LoadError(WHERE, f"tensor {lost[0]!r:.120}", f"in the file{more}", wanted)
