@@ -11,8 +11,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from gdlab.compiled import CompiledGraph, build_compiled_graph
-from gdlab.compiled.build import DEFAULT, DEFAULT_LIMITS, Options, build_graph
-from gdlab.compiled.graph import Signature
+from gdlab.compiled.build_compiled import DEFAULT, DEFAULT_LIMITS, Options, build_graph
+from gdlab.compiled.compiled_graph import Signature
 from gdlab.devices.base import Device
 from gdlab.generate.graphs import caches_of, decode_graph, prefill_graph
 from gdlab.graph import Graph

@@ -14,7 +14,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from gdlab.rewrite import optimize
 from gdlab.rewrite import optimizer as pipeline
-from gdlab.rewrite.extract.choose import Choice, Problem, extract, live_order
+from gdlab.rewrite.extract.choice import Choice, Problem, extract, live_order
 from gdlab.rewrite.extract.cycles import classes_below, components
 
 

@@ -17,8 +17,8 @@ from gdlab.graph import Graph
 from gdlab.rewrite import RULES, Budget, OptimizeReport, optimize
 from gdlab.rewrite.engine import saturate as egraph
 from gdlab.rewrite.engine import worklist
+from gdlab.rewrite.engine.egglog_program import program_of
 from gdlab.rewrite.engine.history import NamedNode
-from gdlab.rewrite.engine.program import program_of
 
 
 @pytest.mark.parametrize("batch", range(4))

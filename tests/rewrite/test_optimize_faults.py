@@ -37,8 +37,8 @@ from gdlab.graph.replay import replay
 from gdlab.op import REGISTRY
 from gdlab.rewrite import RULES, Budget, Rewrite, optimize
 from gdlab.rewrite.engine import saturate as egraph
-from gdlab.rewrite.engine.program import program_of
-from gdlab.rewrite.rules.table import trace
+from gdlab.rewrite.engine.egglog_program import program_of
+from gdlab.rewrite.rules.rule_table import trace
 
 association = pytest.fixture(optimizing.association)
 

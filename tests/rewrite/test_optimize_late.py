@@ -15,8 +15,8 @@ from structure import same_structure
 import gdlab.ops as ops
 from gdlab.graph.replay import replay, topological
 from gdlab.rewrite import OptimizeReport, optimize
+from gdlab.rewrite.engine.egglog_program import Program, Rows, program_of
 from gdlab.rewrite.engine.history import deltas
-from gdlab.rewrite.engine.program import Program, Rows, program_of
 from gdlab.rewrite.engine.saturate import Snapshot
 from gdlab.rewrite.explain.report import LATE
 from gdlab.rewrite.rules import RULES

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from gdlab.graph import AttrVar, ConstantData
-from gdlab.rewrite.engine.program import Signature
+from gdlab.rewrite.engine.egglog_program import Signature
 from gdlab.rewrite.engine.saturate import Snapshot
 from gdlab.rewrite.rules.pattern import COMMUTATIVE, Rule
 from gdlab.rewrite.rules.relations import Interner

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from gdlab.base.errors import OptimizeError, SessionError
 from gdlab.base.threads import Job, OwnerThread, wait_for
 from gdlab.base.words import duration, plural, sig, whole
-from gdlab.rewrite.engine.program import Program, Rows
+from gdlab.rewrite.engine.egglog_program import Program, Rows
 from gdlab.rewrite.rules.pattern import COMMUTATIVE
 
 __all__ = ["Budget", "ENode", "EngineFailure", "Firing", "Gate", "Saturation", "Snapshot", "saturate"]

@@ -21,7 +21,7 @@ from gdlab.base.formats import decode, encode
 from gdlab.base.types import Array, TensorType, u32
 from gdlab.devices.base import Bound, Copy, Counters, Device, Item, Queue, Region
 from gdlab.devices.fit import round_up
-from gdlab.eager.memory import AllocatorStats, AnyBuffer, Block
+from gdlab.eager.references import AllocatorStats, AnyBuffer, Block
 from gdlab.graph import Attrs, attrs_key
 from gdlab.op import REGISTRY
 from gdlab.ops.random import at_step

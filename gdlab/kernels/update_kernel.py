@@ -10,7 +10,7 @@ from gdlab.kernels.stores import constants, scalar_functions, whole_file
 from gdlab.plan.dispatch import Dispatch, ParameterUpdate, Stretch, UpdateCore
 from gdlab.plan.rules import UpdateRule, rule_of
 from gdlab.plan.rules.traced import traced
-from gdlab.plan.variants import update_groups
+from gdlab.plan.spread import update_groups
 
 
 def update(text: Text, d: Dispatch) -> None:

@@ -11,9 +11,9 @@ from gdlab.graph import Attrs, Value
 from gdlab.op import Op
 from gdlab.plan.order import Footprint
 from gdlab.plan.piece import fusions_missed
+from gdlab.record.compute_graph import Node
 from gdlab.record.fuse import Fusion, read_later
-from gdlab.record.graph import Node
-from gdlab.record.operations import Build, Operation, Part, lowered, moved
+from gdlab.record.operation import Build, Operation, Part, lowered, moved
 from gdlab.record.reorder import ENDS
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, GraphError
 from gdlab.base.types import Array
-from gdlab.eager.leaves import Param
+from gdlab.eager.params import Param
 from gdlab.eager.tape import Tape, TensorRef
 from gdlab.graph import Graph, Node, reachable
 from gdlab.op import REGISTRY
 
 if TYPE_CHECKING:
-    from gdlab.eager.session import EagerSession
+    from gdlab.eager.eager_session import EagerSession
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """Return a function of arrays that gives (value, gradients) of a scalar `function` of tensors, in a session of
     its own for each call: `options` are those of the session."""
-    from gdlab.eager.session import EagerSession
+    from gdlab.eager.eager_session import EagerSession
 
     several = not isinstance(argnums, int)
     wanted = [argnums] if isinstance(argnums, int) else list(argnums)

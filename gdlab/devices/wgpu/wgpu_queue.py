@@ -28,8 +28,8 @@ from gdlab.devices.base import (
     Stamp,
 )
 from gdlab.devices.pool import size_class
+from gdlab.devices.wgpu.pass_recording import Row, Rows, record_pass
 from gdlab.devices.wgpu.readback import WgpuReadback
-from gdlab.devices.wgpu.recording import Row, Rows, record_pass
 from gdlab.plan.dispatch import OWN_SCALARS, SCALARS, Dispatch
 from gdlab.plan.target import Target
 

@@ -49,17 +49,17 @@ from gdlab.base.words import plural
 from gdlab.devices.base import DeviceInfo
 from gdlab.devices.choose import device as choose
 from gdlab.eager import grads as backward
-from gdlab.eager import steps
+from gdlab.eager import parameter_steps
+from gdlab.eager.computing import Engine, engine_of
 from gdlab.eager.convert import FloatConv, HostOnlyConv, conv_of, dtype_of
-from gdlab.eager.engine import Engine, engine_of
-from gdlab.eager.export import TapeExport, to_graph
+from gdlab.eager.eager_options import Options, options_of
 from gdlab.eager.grads import BackwardTrace, DeviceGradMap, Grads
 from gdlab.eager.jit import Jitted
-from gdlab.eager.leaves import NatRef, Nats, NatVecRef, Param, checked_nat, input_leaf, parameter_leaf, taken, type_of
-from gdlab.eager.memory import AllocatorStats, AnyBuffer, Block, Origin
-from gdlab.eager.options import Options, options_of
-from gdlab.eager.random import RngState
+from gdlab.eager.params import NatRef, Nats, NatVecRef, Param, checked_nat, input_leaf, parameter_leaf, taken, type_of
+from gdlab.eager.references import AllocatorStats, AnyBuffer, Block, Origin
+from gdlab.eager.rng import RngState
 from gdlab.eager.tape import Tape, TensorRef
+from gdlab.eager.tape_as_graph import TapeExport, to_graph
 from gdlab.graph import ConstantData, Value, capture, here, replace_current
 from gdlab.op import REGISTRY
 from gdlab.session.arrays import as_array
@@ -116,7 +116,7 @@ class EagerSession:
         self.made_up: Callable[[str, TensorType], Any] = lambda name, type: None  # for inputs that are not fed
         self._entered: list[Tape] = []
         self.tracer: Callable[[TensorRef], None] | None = None
-        self.rules = steps.State()
+        self.rules = parameter_steps.State()
         self.jitted: list[Jitted] = []
         self.dropped = deque[list[Any]]()  # gradients that nobody holds any more
         self.tape = Tape(self, 1)
@@ -771,19 +771,24 @@ class EagerSession:
     @call
     @kinds(check_finite=FLAG, reset_state=FLAG)
     def step(
-        self, rule: Optimizer | steps.UserRule, grads: Grads, *, check_finite: bool = True, reset_state: bool = False
+        self,
+        rule: Optimizer | parameter_steps.UserRule,
+        grads: Grads,
+        *,
+        check_finite: bool = True,
+        reset_state: bool = False,
     ) -> None:
         """Move trainable parameters by their gradients, which are released; a failed step changes nothing. `rule`: one
         of `gdlab.eager`, such as `Adam(1e-3)`, or a function in op notation (see `gdlab.eager.rule`)."""
-        steps.step(self, rule, grads, check_finite, reset_state)
+        parameter_steps.step(self, rule, grads, check_finite, reset_state)
 
     def sgd_step_all(self, lr: float, grads: Grads) -> None:
         """A step of `Sgd(lr)`."""
-        self.step(steps.Sgd(lr), grads)
+        self.step(parameter_steps.Sgd(lr), grads)
 
     def adam_step_all(self, grads: Grads, lr: float = 1e-3) -> None:
         """A step of `Adam(lr)`."""
-        self.step(steps.Adam(lr), grads)
+        self.step(parameter_steps.Adam(lr), grads)
 
     @kinds(build_loss=FUNCTION)
     def sgd_step_scalar_graph(self, lr: float, build_loss: Callable[[], TensorRef]) -> float:
@@ -797,13 +802,13 @@ class EagerSession:
     @call
     def state_dict(self) -> dict[str, Array]:
         """Parameters, moments, counters and the seed as arrays, for `numpy.savez`."""
-        return steps.state_dict(self)
+        return parameter_steps.state_dict(self)
 
     @call
     @kinds(state=NAMED)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave, bit by bit; checks everything first."""
-        steps.load_state_dict(self, state)
+        parameter_steps.load_state_dict(self, state)
 
     if TYPE_CHECKING:  # bound in gdlab/__init__.py
 

@@ -28,7 +28,7 @@ from gdlab.kernels.pieces import (
 from gdlab.kernels.product import Product, aligned
 from gdlab.kernels.stores import by_four, by_fours, constants, store, store4, whole_file
 from gdlab.kernels.tiles import WRITERS
-from gdlab.kernels.updates import update
+from gdlab.kernels.update_kernel import update
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import ExecutionPlan, LineMap
 from gdlab.plan.target import Target

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from gdlab.graph import Node
 from gdlab.ops.packed import PACKED
 from gdlab.rewrite.engine.eclasses import EClasses, Firing
-from gdlab.rewrite.engine.rows import Key
+from gdlab.rewrite.engine.encoded_rows import Key
 from gdlab.rewrite.explain.basis import Basis, Explained, Note, shortest
 from gdlab.rewrite.explain.mutable_graph import MutableGraph
 from gdlab.rewrite.extract.problem import Prices

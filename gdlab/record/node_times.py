@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gdlab.base.words import duration, plural
-from gdlab.record.graph import Node
+from gdlab.record.compute_graph import Node
 from gdlab.session.roof import machine_of, machine_words, predicted
 
 if TYPE_CHECKING:

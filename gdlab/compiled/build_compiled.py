@@ -15,10 +15,10 @@ from gdlab.autodiff import differentiate
 from gdlab.base.errors import ArgumentError, GraphError, LoadError, SessionError, unknown_name
 from gdlab.base.formats import check_boundary
 from gdlab.base.types import DType
-from gdlab.compiled.boundary import PACKED, Port, TensorSpec, with_packed
-from gdlab.compiled.experts import ExpertLayer, hidden_last, with_hidden_outputs, with_tables
-from gdlab.compiled.extent import HIDDEN, bounded, bounded_with_gradients, resolve_bucket_axes
-from gdlab.compiled.graph import CompiledGraph, Signature
+from gdlab.compiled.active_extent import HIDDEN, bounded, bounded_with_gradients, resolve_bucket_axes
+from gdlab.compiled.boundary_values import PACKED, Port, TensorSpec, with_packed
+from gdlab.compiled.compiled_graph import CompiledGraph, Signature
+from gdlab.compiled.expert_routing import ExpertLayer, hidden_last, with_hidden_outputs, with_tables
 from gdlab.compiled.saved import Edge, read_saved
 from gdlab.graph import Graph, Value
 from gdlab.op.storage import derived_parameters, trained_parameters, written_in_place

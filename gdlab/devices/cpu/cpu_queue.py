@@ -33,7 +33,7 @@ from gdlab.devices.base import (
     Stamp,
 )
 from gdlab.devices.cpu.calls import steps_of
-from gdlab.devices.cpu.chain import Scratch
+from gdlab.devices.cpu.chain_calls import Scratch
 from gdlab.devices.cpu.update_calls import rule_scalars
 from gdlab.devices.fit import zeros
 from gdlab.devices.pool import Pool, size_class

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from gdlab.base.errors import ArgumentError
 from gdlab.base.types import u32
 from gdlab.plan.order import Range
-from gdlab.record import functions
+from gdlab.record import op_methods
 from gdlab.record.buffers import Buffer, integer, real
-from gdlab.record.operations import Operation, Part, operation, part, tensor
+from gdlab.record.operation import Operation, Part, operation, part, tensor
 
 if TYPE_CHECKING:
     from gdlab.record.executor import GraphExecutor
@@ -124,7 +124,7 @@ def _attention(
     full = held == (0, capacity)
     attrs = ("seq", s), ("causal", causal), ("scale", scale), ("softcap", softcap)
     return operation(
-        ex, where, functions.attention, (q, k, v), out, attrs, kind="sdpa", numbers=() if full else limits,
+        ex, where, op_methods.attention, (q, k, v), out, attrs, kind="sdpa", numbers=() if full else limits,
         numbered=() if full else (LIMITS,), fuse=True, also_written=written, reads=reads,
     )  # fmt: skip
 

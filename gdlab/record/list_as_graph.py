@@ -15,13 +15,13 @@ from gdlab.base.types import Array, TensorType, u32
 from gdlab.graph import Graph, Value
 from gdlab.plan.order import Range
 from gdlab.record.buffers import Buffer
-from gdlab.record.functions import copied
-from gdlab.record.graph import Labelled, Node, Sketch
-from gdlab.record.operations import STORING, Part
+from gdlab.record.compute_graph import Labelled, Node, Sketch
+from gdlab.record.op_methods import copied
+from gdlab.record.operation import STORING, Part
 from gdlab.record.products import expert_product
 
 if TYPE_CHECKING:
-    from gdlab.record.session import GraphSession
+    from gdlab.record.graph_session import GraphSession
 
 WHERE = "to_graph"
 

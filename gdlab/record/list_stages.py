@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gdlab.base.words import plural
 from gdlab.plan.order import hazards
 from gdlab.plan.records import HazardKind
-from gdlab.record.graph import Grouping, Placed, grouping, spelled
+from gdlab.record.compute_graph import Grouping, Placed, grouping, spelled
 
 
 class Hazard(NamedTuple):

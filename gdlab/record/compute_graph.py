@@ -12,7 +12,7 @@ from gdlab.base.kinds import FLAG, TEXT, Kind, kinds
 from gdlab.base.words import plural
 from gdlab.plan.order import ConflictTracker, Footprint, Range
 from gdlab.record.buffers import Buffer
-from gdlab.record.operations import Operation, OpKind
+from gdlab.record.operation import Operation, OpKind
 
 if TYPE_CHECKING:
     from gdlab.record.encoder import CommandEncoder

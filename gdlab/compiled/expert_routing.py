@@ -13,7 +13,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, ExpertIndexError
 from gdlab.base.types import Array, TensorType, u32
-from gdlab.compiled.extent import HIDDEN
+from gdlab.compiled.active_extent import HIDDEN
 from gdlab.graph import Graph, Node, Value
 from gdlab.op import ops_that
 from gdlab.ops import input_u32

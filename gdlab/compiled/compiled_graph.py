@@ -29,12 +29,12 @@ from gdlab.base.errors import (
     unknown_name,
 )
 from gdlab.base.formats import check_boundary, from_bytes
-from gdlab.base.formats.packed import Packed
+from gdlab.base.formats.packed_bytes import Packed
 from gdlab.base.kinds import FLAG, MAPPING, PATH, SEVERAL, either, kinds
 from gdlab.base.threads import OwnerThread, snapshot
 from gdlab.base.types import Array
 from gdlab.base.words import listed, plural
-from gdlab.compiled.boundary import (
+from gdlab.compiled.boundary_values import (
     FEEDABLE,
     Layout,
     OutputSlot,
@@ -50,7 +50,7 @@ from gdlab.compiled.boundary import (
     with_packed,
 )
 from gdlab.compiled.capabilities import Capabilities, capabilities_of
-from gdlab.compiled.experts import ExpertLayer, Mask, MoeResidencyStats, checked_mask
+from gdlab.compiled.expert_routing import ExpertLayer, Mask, MoeResidencyStats, checked_mask
 from gdlab.compiled.flights import NOTHING, Flight, Flights, pipelined
 from gdlab.compiled.handles import HeldHandles
 from gdlab.compiled.launch import REMEDY, Launcher, Request

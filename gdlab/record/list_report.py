@@ -10,9 +10,9 @@ from typing import Any
 from gdlab.base.binding import bound
 from gdlab.base.words import duration, plural
 from gdlab.plan.order import CriticalPath, critical_path
-from gdlab.record.graph import Grouping, Placed, Sketch, grouping, spelled
+from gdlab.record.compute_graph import Grouping, Placed, Sketch, grouping, spelled
+from gdlab.record.list_stages import ListStage
 from gdlab.record.ranges import predicted_device_barriers
-from gdlab.record.stages import ListStage
 
 PATH = 24  # nodes of the critical path that the text names
 

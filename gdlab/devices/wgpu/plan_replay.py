@@ -19,10 +19,10 @@ from gdlab.base.formats import decode, encode
 from gdlab.base.types import Array
 from gdlab.devices.base import KEPT, Bound, BufferCopy, Clear, Copy, Item, Program, Readback, Region, Shared, StepCall
 from gdlab.devices.fit import Place, check_memory, check_plan, check_update, plan_places, state_places, tenants
-from gdlab.devices.wgpu.progress import told
-from gdlab.devices.wgpu.queue import WgpuQueue, WgpuRecorded
+from gdlab.devices.wgpu.compile_progress import told
 from gdlab.devices.wgpu.readback import WgpuReadback
 from gdlab.devices.wgpu.stamps import MOST, Stamps
+from gdlab.devices.wgpu.wgpu_queue import WgpuQueue, WgpuRecorded
 from gdlab.plan.dispatch import SCALARS, Dispatch
 from gdlab.plan.records import Buffer, ExecutionPlan, Update
 

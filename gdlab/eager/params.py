@@ -14,12 +14,12 @@ import numpy as np
 from gdlab.base.errors import DTypeError, EagerError, OutputIndexError
 from gdlab.base.formats import entered, narrowed
 from gdlab.base.types import Array, TensorType, f32, u32
-from gdlab.eager.memory import AnyBuffer
+from gdlab.eager.references import AnyBuffer
 from gdlab.eager.tape import Held, LeafFacts, Tape, TensorRef
 from gdlab.graph import Value
 
 if TYPE_CHECKING:
-    from gdlab.eager.session import EagerSession
+    from gdlab.eager.eager_session import EagerSession
 
 
 class Param(Held):

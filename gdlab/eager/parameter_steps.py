@@ -13,10 +13,10 @@ from gdlab.base.errors import ArgumentError, CheckpointError, EagerError, ShapeE
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.base.words import natural
 from gdlab.devices.cpu.cpu_device import FLUSH_EVERY, flush
-from gdlab.eager.engine import QueueEngine, ReferenceEngine, array_of
+from gdlab.eager.computing import QueueEngine, ReferenceEngine, array_of
 from gdlab.eager.grads import Grads, zeros
-from gdlab.eager.leaves import Param
-from gdlab.eager.memory import AnyBuffer, Block
+from gdlab.eager.params import Param
+from gdlab.eager.references import AnyBuffer, Block
 from gdlab.eager.rules import rule as rule_of_function
 from gdlab.eager.wide import moved
 from gdlab.plan.dispatch import Dispatch, ParameterUpdate, Stretch
@@ -27,7 +27,7 @@ from gdlab.plan.update import update_dispatches
 from gdlab.session.optimizer import Optimizer, checked, optimizer, scalars
 
 if TYPE_CHECKING:
-    from gdlab.eager.session import EagerSession
+    from gdlab.eager.eager_session import EagerSession
 
 
 UserRule = Callable[..., Any]  # in op notation: (p, g, *state) -> (p, *state)

@@ -21,16 +21,16 @@ from gdlab.base.kinds import WRITABLE, kinds
 from gdlab.base.types import f32
 from gdlab.devices.base import Device
 from gdlab.graph import Graph
-from gdlab.record import attention, methods, products
 from gdlab.record import finish as finishing
+from gdlab.record import methods, products, scaled_attention
 from gdlab.record.buffers import Buffer
+from gdlab.record.compute_graph import ComputeGraph
 from gdlab.record.encoder import CommandEncoder
-from gdlab.record.export import to_graph
-from gdlab.record.graph import ComputeGraph
-from gdlab.record.operations import checked_buffer, kinds_of
-from gdlab.record.profile import ListProfile, list_profile
+from gdlab.record.list_as_graph import to_graph
+from gdlab.record.list_report import Report
+from gdlab.record.node_times import ListProfile, list_profile
+from gdlab.record.operation import checked_buffer, kinds_of
 from gdlab.record.ranges import GroupStats, LoggedBarrier, group_stats, predicted_device_barriers
-from gdlab.record.report import Report
 
 if TYPE_CHECKING:
     from gdlab.record.executor import GraphExecutor
@@ -223,17 +223,17 @@ class GraphSession:
 
     # attention --------------------------------------------------------------------------------------------------------
     def sdpa(
-        self, q: Buffer, k: Buffer, v: Buffer, output: Buffer, params: attention.SdpaParams, batch_size: int
+        self, q: Buffer, k: Buffer, v: Buffer, output: Buffer, params: scaled_attention.SdpaParams, batch_size: int
     ) -> None:
         """Append attention of q[B, H, S, D] to caches k, v[B, Hkv, capacity, D], of which kv_seq_len rows are read."""
-        self.encoder.encode("sdpa", attention.sdpa, (q, k, v, output), (params, batch_size), kinds_of(params))
+        self.encoder.encode("sdpa", scaled_attention.sdpa, (q, k, v, output), (params, batch_size), kinds_of(params))
 
     def flash_attn_vec(
-        self, q: Buffer, k: Buffer, v: Buffer, output: Buffer, tmp: Buffer, params: attention.FlashAttnVecParams
+        self, q: Buffer, k: Buffer, v: Buffer, output: Buffer, tmp: Buffer, params: scaled_attention.FlashAttnVecParams
     ) -> None:
         """Append attention of one query; the contents of `tmp` (`tmp_buffer_bytes`) are undefined afterwards."""
         buffers = q, k, v, output, tmp
-        self.encoder.encode("flash_attn_vec", attention.flash_attn_vec, buffers, (params,), kinds_of(params))
+        self.encoder.encode("flash_attn_vec", scaled_attention.flash_attn_vec, buffers, (params,), kinds_of(params))
 
     # barriers ---------------------------------------------------------------------------------------------------------
     def barrier(self) -> None:
@@ -271,7 +271,7 @@ class GraphSession:
         return predicted_device_barriers(n.operation.footprint for n in self.graph.nodes)
 
     def to_graph(self) -> Graph:
-        """Return the list as a graph; see `gdlab.record.export`."""
+        """Return the list as a graph; see `gdlab.record.list_as_graph`."""
         return to_graph(self)
 
     # finishing --------------------------------------------------------------------------------------------------------

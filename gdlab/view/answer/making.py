@@ -13,7 +13,7 @@ from gdlab.study.gradcheck import GradientCheck, OperandCheck
 from gdlab.study.parity import Cell as Compared
 from gdlab.study.parity import Check, CheckProgress, CheckRow
 from gdlab.study.study import Study
-from gdlab.view.answer.record import (
+from gdlab.view.answer.answer_record import (
     Answer,
     Axis,
     Bar,

@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from gdlab.base.words import plural, whole
-from gdlab.view.answer.axis import LogScale, log_scale, power
-from gdlab.view.answer.record import (
+from gdlab.view.answer.answer_record import (
     Answer,
     Axis,
     Bar,
@@ -27,6 +26,7 @@ from gdlab.view.answer.record import (
     Text,
     Verdict,
 )
+from gdlab.view.answer.axis import LogScale, log_scale, power
 from gdlab.view.answer.style import STYLE
 from gdlab.view.layout.drawn import cut
 from gdlab.view.picture.draw import plain

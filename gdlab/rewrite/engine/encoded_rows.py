@@ -9,7 +9,7 @@ from gdlab.base.errors import OptimizeError
 from gdlab.graph import ConstantData
 from gdlab.op import REGISTRY, Leaf
 from gdlab.ops.packed import COLUMNS, PACKED
-from gdlab.rewrite.engine.program import Program, Rows
+from gdlab.rewrite.engine.egglog_program import Program, Rows
 from gdlab.rewrite.rules.conditions import WRITTEN
 from gdlab.rewrite.rules.constant_conditions import may_be_known
 from gdlab.rewrite.rules.packing import Siblings
