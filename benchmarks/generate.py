@@ -23,9 +23,10 @@ from gdlab.base.types import TensorType
 from gdlab.base.words import nbytes
 from gdlab.devices.choose import device as choose_device
 from gdlab.devices.wgpu.wgpu_device import adapters
+from gdlab.generate import sequence as generate_sequence
 from gdlab.generate.plans import Plans
 from gdlab.generate.sampling import Sampling
-from gdlab.generate.sequence import CachedSequence
+from gdlab.generate.sequence import CachedSequences
 from gdlab.graph import Graph
 from gdlab.load.pretrained import DTYPES, _graph
 from gdlab.models import TransformerLmConfig
@@ -37,6 +38,7 @@ Array = np.ndarray[Any, Any]
 TINY = TransformerLmConfig(512, 128, 4, 4, 2, 352)
 LARGE = TransformerLmConfig(32000, 2048, 22, 32, 4, 5632)
 PROMPT, WARM, ROUNDS = tuple(range(1, 33)), 24, 5
+ROWS = 8  # of the batch
 TOKENS = {False: 32, True: 64}  # of a round, by large
 
 
@@ -111,11 +113,11 @@ class RandomModel:
 
 
 # measuring ------------------------------------------------------------------------------------------------------------
-def taken(sequence: CachedSequence, count: int) -> float:
+def taken(sequence: CachedSequences, count: int) -> float:
     """Seconds per token of the next `count` tokens or a few more."""
     made, start = sequence.made, time.perf_counter()
     while sequence.made < made + count:
-        sequence.more()
+        sequence.more([True] * len(sequence.prompts))
     return (time.perf_counter() - start) / (sequence.made - made)
 
 
@@ -135,24 +137,29 @@ def ours(model: RandomModel, device: str, count: int, profiled: bool) -> Figures
     plans, most = Plans(choose_device(device)), 2048 - len(PROMPT)
     try:
         start = time.perf_counter()
-        with CachedSequence(model, plans, PROMPT, most, Sampling()) as first:
-            first.more()
+        with CachedSequences(model, plans, [PROMPT], [most], Sampling()) as first:
+            first.more([True])
         notes = [f"first prompt with plans and upload {time.perf_counter() - start:.1f} s"]
-        with CachedSequence(model, plans, PROMPT, most, Sampling()) as sequence:
-            tokens = sequence.more()
+        with CachedSequences(model, plans, [PROMPT], [most], Sampling()) as sequence:
+            tokens = sequence.more([True])[0]
             notes.append(f"a second prompt of {len(PROMPT)} tokens {sequence.prefill_seconds * 1e3:.1f} ms")
             while sequence.made < WARM:
-                tokens += sequence.more()
+                tokens += sequence.more([True])[0]
             for _ in range(2):
                 taken(sequence, count)
             seconds = [taken(sequence, count) for _ in range(ROUNDS)]
-            logits = sequence.prompt_logits
-            assert sequence.decode is not None and logits is not None
+            logits = sequence.prompt_logits[0]
+            assert sequence.decode is not None
             plan = sequence.decode.plan
             notes.append(f"{len(plan.dispatches)} dispatches in {len(plan.groups)} groups a token")
             if profiled:
                 notes += list(profile_lines(sequence))
-        with CachedSequence(model, plans, PROMPT, most, Sampling(0.8, 40, 0.95, 0)) as drawn:
+        if profiled:
+            with CachedSequences(model, plans, [PROMPT] * ROWS, [most] * ROWS, Sampling()) as several:
+                taken(several, WARM)
+                step = taken(several, count)
+                notes.append(f"a batch of {ROWS}: {step * 1e3:.3g} ms a step, {ROWS / step:,.0f} tokens/s")
+        with CachedSequences(model, plans, [PROMPT], [most], Sampling(0.8, 40, 0.95, 0)) as drawn:
             taken(drawn, 4)
             notes.append(f"drawn by temperature, top-k and top-p {taken(drawn, count) * 1e3:.3g} ms a token")
         sizes = sum(type.data_bytes for type in model.types.values())
@@ -161,15 +168,21 @@ def ours(model: RandomModel, device: str, count: int, profiled: bool) -> Figures
         plans.close()
 
 
-def profile_lines(sequence: CachedSequence) -> Iterator[str]:
-    """Say where the time of a token goes on the device, by the timestamps of its dispatches."""
+def profile_lines(sequence: CachedSequences) -> Iterator[str]:
+    """Say where the time of a token goes on the device, by the timestamps of its dispatches: kernels of one label
+    together."""
     assert sequence.decode is not None
-    try:
-        profile = sequence.decode.profile(3)
-    except Exception as error:  # a driver without timestamps
-        yield f"no profile: {error}"
+    profile = sequence.decode.profile(5)
+    if profile.reason:
+        yield f"no timestamps: {profile.reason}"
         return
-    yield str(profile)
+    sums: dict[str, tuple[int, float]] = {}
+    for dispatch in profile.dispatches:
+        count, seconds = sums.get(dispatch.label, (0, 0.0))
+        sums[dispatch.label] = count + 1, seconds + dispatch.median
+    yield f"kernels alone {sum(seconds for _, seconds in sums.values()) * 1e3:.3g} ms a token; of these"
+    for label, (count, seconds) in sorted(sums.items(), key=lambda row: -row[1][1])[:12]:
+        yield f"    {count:3} × {label}: {seconds * 1e6:,.0f} µs"
 
 
 def table(large: bool, device: str = "wgpu", only: str = "") -> Iterator[str]:
@@ -184,9 +197,10 @@ def table(large: bool, device: str = "wgpu", only: str = "") -> Iterator[str]:
     yield "| decode | ms per token (least – most) | tokens/s | weights | of the bound | error of logits |"
     yield "|---|---|---|---|---|---|"
     notes = list[str]()
+    generate_sequence.AHEAD = 1024 - len(PROMPT)  # caches do not grow while it is measured
     for dtype in [only] if only in DTYPES else DTYPES:
         model = RandomModel(config, dtype, values)
-        found = ours(model, device, count, large and dtype == "f16")
+        found = ours(model, device, count, dtype == "f16")
         expected = found.logits if expected is None else expected
         error = float(np.max(np.abs(found.logits - expected)) / np.max(np.abs(expected)))
         yield row(f"gdlab {dtype}", found.seconds, found.weight_bytes, bandwidth, f"{error:.1e}")

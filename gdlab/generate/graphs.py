@@ -26,9 +26,9 @@ def caches_of(decode: Graph) -> dict[str, TensorType]:
     return {node.name: node.type for node in decode.parameters if node.id in written}
 
 
-def decode_graph(plain: Graph) -> Graph:
-    """Return a decode graph whose outputs are its logits, the token of the largest, u32[1], and the next position,
-    u32[1]: what a feed copies into `token_ids` and `kv_pos`."""
+def decode_graph(plain: Graph, length: int) -> Graph:
+    """Return a decode graph whose outputs are its logits, the tokens of the largest, u32[rows], and the next positions,
+    u32[rows], of `length` at most the last: what a feed copies into `token_ids` and `kv_pos`."""
     made = plain.copy()
     position = made.leaf(POSITION)
     if position is None or made.leaf(TOKEN) is None or not caches_of(plain):
@@ -36,7 +36,7 @@ def decode_graph(plain: Graph) -> Graph:
         raise GraphError(WHERE, "decode graph", given, f"{TOKEN} u32[1], {POSITION} u32[1] and caches that it writes")
     logits = _logits(made)
     with made, made.silent():
-        following = (made.value(position.id).to_f32() + 1.0).to_u32()
+        following = (made.value(position.id).to_f32() + 1.0).minimum(ops.scalar(length - 1.0)).to_u32()
         made.set_output_ids([(logits.id, "logits"), (_largest(logits).id, "next"), (following.id, "next_position")])
     return made
 

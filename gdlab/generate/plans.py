@@ -4,32 +4,29 @@ cache length, prefill plans by buckets of prompt length over the caches of a dec
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from gdlab.base.closing import Closing
+from gdlab.base.types import TensorType
 from gdlab.compiled import CompiledGraph, build_compiled_graph
 from gdlab.compiled.build_compiled import DEFAULT, DEFAULT_LIMITS, Options, build_graph
 from gdlab.compiled.compiled_graph import Signature
-from gdlab.devices.base import Device
+from gdlab.devices.base import Device, Shared
+from gdlab.generate.batch import batched, cache_name
 from gdlab.generate.graphs import caches_of, decode_graph, prefill_graph
 from gdlab.graph import Graph
 from gdlab.plan.records import ExecutionPlan
 from gdlab.rewrite import OptimizeReport
-from gdlab.session import open_session
+from gdlab.session import Session
+from gdlab.session.loaded import LoadedPlan
 from gdlab.session.node_places import Nodes
 
 LEAST = 8  # rows of a prefill plan, positions of a cache
 IN_FLIGHT = 8  # steps
-
-
-class ModelConfig(Protocol):
-    """The extents that `generate` reads."""
-
-    @property
-    def vocab_size(self) -> int: ...
 
 
 @runtime_checkable
@@ -71,48 +68,53 @@ class Template:
         """Return what `open` needs."""
         return cls(graph.plan, graph.session.nodes, graph.report, graph.signature)
 
-    def open(self, other: CompiledGraph, names: Collection[str] | None) -> CompiledGraph:
-        """Return a compiled graph that has the parameters of another (None: all of them), and memory for the rest."""
-        device = other.session.loaded.device
-        session = open_session(self.plan, device, self.nodes, other.session, names)
-        made = CompiledGraph(session, self.report, self.signature)
-        made.share(other)
-        return made
+    def open(self, other: CompiledGraph, names: Mapping[str, str]) -> CompiledGraph:
+        """Return a compiled graph with memory of its own but for some parameters: `names` says which parameter of
+        another graph each of these is."""
+        loaded, holders = other.session.loaded, other.session.values.unset_parameters.holders
+        theirs, plan = dict(loaded.plan.stored_params), self.plan
+        packed = {d.name: d.name for d in plan.derived_params}
+        homes = {**names, **packed}  # a packed parameter is the same in all plans of the weights
+        pairs = tuple((buffer, theirs[homes[name]]) for name, buffer in plan.stored_params if name in homes)
+        common = {ours: holders[name] for ours, name in names.items()}
+        made = Session(LoadedPlan(plan, loaded.device, Shared(loaded.program, pairs)), self.nodes, common)
+        compiled = CompiledGraph(made, self.report, self.signature)
+        compiled.share(other)
+        return compiled
 
 
-class Plans:
+class Plans(Closing):
     """The plans of one model on one device. The first decode plan stays open and holds the weights, which all others
     share; each sequence has caches of its own."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self._holder: CompiledGraph | None = None
-        self._decode: dict[int, Template] = {}  # by cache length
+        self._decode: dict[tuple[int, int], Template] = {}  # by cache length and sequences
         self._prefill: dict[tuple[int, int], Template] = {}  # by rows and cache length
         self._lock = threading.RLock()
 
-    def decode(self, model: LanguageModel, length: int) -> CompiledGraph:
-        """Return a decode plan with caches of `length` positions that begin at zero."""
+    def decode(self, model: LanguageModel, length: int, sequences: int = 1) -> CompiledGraph:
+        """Return a decode plan of so many sequences, each with caches of `length` positions that begin at zero."""
         with self._lock:
-            template = self._decode.get(length) or self._compile_decode(model, length)
+            template = self._decode.get((length, sequences)) or self._compile_decode(model, length, sequences)
             assert self._holder is not None
-            weights = [name for name in self._holder.param_names if name not in self._holder.states]
+            weights = {name: name for name in self._holder.param_names if name not in self._holder.states}
             opened = template.open(self._holder, weights)
         opened.reset_state()
         return opened
 
-    def prefill(self, model: LanguageModel, rows: int, decode: CompiledGraph) -> CompiledGraph:
-        """Return a plan that reads a prompt of at most `rows` tokens into the caches of a decode plan."""
-        caches = {name: decode.plan.param_types[name] for name in decode.states}
-        length = next(iter(caches.values())).shape[0]
+    def prefill(
+        self, model: LanguageModel, rows: int, decode: CompiledGraph, place: int = 0, sequences: int = 1
+    ) -> CompiledGraph:  # fmt: skip
+        """Return a plan that reads a prompt of at most `rows` tokens into the caches of one sequence of a decode
+        plan."""
+        length = cache_length(decode)
         with self._lock:
-            template = self._prefill.get((rows, length))
-            if template is not None:
-                return template.open(decode, None)
-            graph = prefill_graph(model.at(mode="prefill", length=rows).graph, caches)
-            made = build_compiled_graph(graph, self.device, share_parameters_from=decode)
-            self._prefill[rows, length] = Template.of(made)
-            return made
+            template = self._prefill.get((rows, length)) or self._compile_prefill(model, rows, length)
+        caches = template.signature.states
+        names = {name: name for name in template.plan.param_types}
+        return template.open(decode, {**names, **{name: cache_name(name, place, sequences) for name in caches}})
 
     def close(self) -> None:
         """Release the weights; sequences that are open keep theirs."""
@@ -123,33 +125,48 @@ class Plans:
         if holder is not None:
             holder.close()
 
-    def _compile_decode(self, model: LanguageModel, length: int) -> Template:
+    def _compile_decode(self, model: LanguageModel, length: int, sequences: int) -> Template:
         at = model.at(mode="decode", length=length)
-        graph = decode_graph(at.graph)
+        graph = decode_graph(batched(at.graph, sequences), length)
         if self._holder is None:
-            holder = build_compiled_graph(graph, self.device, max_in_flight=IN_FLIGHT)
-            try:
-                at.set_parameters(holder.session)
-                holder.reset_state()
-            except BaseException:
-                holder.close()
-                raise
-            self._holder = holder
-            template = Template.of(holder)
+            self._holder = _filled(build_compiled_graph(graph, self.device, max_in_flight=IN_FLIGHT), at)
+            made = Template.of(self._holder)
         else:
-            made = _over(graph, self._holder, self.device)
-            template = Template.of(made)
-            made.close()
-        self._decode[length] = template
-        return template
+            made = self._template(graph, caches_of(graph))
+        self._decode[length, sequences] = made
+        return made
+
+    def _compile_prefill(self, model: LanguageModel, rows: int, length: int) -> Template:
+        caches = {
+            name: TensorType((length, type.shape[1]))
+            for name, type in caches_of(model.at(mode="decode", length=length).graph).items()
+        }
+        graph = prefill_graph(model.at(mode="prefill", length=rows).graph, caches)
+        made = self._prefill[rows, length] = self._template(graph, caches)
+        return made
+
+    def _template(self, graph: Graph, caches: Collection[str]) -> Template:
+        """Compile a graph over the same weights."""
+        weights = [node.name for node in graph.parameters if node.name not in caches]
+        options = Options(self.device, DEFAULT, {}, None, False, False, None)
+        with build_graph(graph, options, self._holder, weights, IN_FLIGHT, *DEFAULT_LIMITS[1:]) as made:
+            return Template.of(made)
 
 
-def _over(graph: Graph, holder: CompiledGraph, device: Device) -> CompiledGraph:
-    """Compile a decode graph of another cache length over the same weights."""
-    caches = caches_of(graph)
-    weights = [node.name for node in graph.parameters if node.name not in caches]
-    options = Options(device, DEFAULT, {}, None, False, False, None)
-    return build_graph(graph, options, holder, weights, IN_FLIGHT, *DEFAULT_LIMITS[1:])
+def _filled(holder: CompiledGraph, model: LanguageModel) -> CompiledGraph:
+    """Give a decode plan the weights; where that fails, release it."""
+    try:
+        model.set_parameters(holder.session)
+        holder.reset_state()
+    except BaseException:
+        holder.close()
+        raise
+    return holder
+
+
+def cache_length(decode: CompiledGraph) -> int:
+    """Return the positions of the caches of a decode plan."""
+    return int(decode.plan.param_types[decode.states[0]].shape[0])
 
 
 def copy_caches(source: CompiledGraph, target: CompiledGraph) -> None:

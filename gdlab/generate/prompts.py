@@ -56,7 +56,7 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """What ends a sequence: tokens, and texts."""
+    """Tokens and texts that end a sequence."""
 
     ids: frozenset[int]
     texts: tuple[str, ...]

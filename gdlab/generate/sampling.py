@@ -15,7 +15,7 @@ WHERE = "generate"
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a token is drawn. `temperature` 0: the first of the largest logits, and nothing is drawn."""
+    """Settings of a draw. `temperature` 0: the first of the largest logits, and nothing is drawn."""
 
     temperature: float = 0.0
     top_k: int | None = None

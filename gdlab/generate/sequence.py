@@ -1,4 +1,4 @@
-"""Write one sequence: a prompt read by a prefill plan, then tokens by a decode plan with caches of its own."""
+"""Write sequences: prompts read by a prefill plan, then tokens by a decode plan with caches for each of them."""
 
 from __future__ import annotations
 
@@ -8,95 +8,117 @@ from collections.abc import Sequence
 import numpy as np
 
 from gdlab.base.closing import Closing
+from gdlab.base.types import Array
 from gdlab.compiled import CompiledGraph
 from gdlab.generate.graphs import LENGTH, LOGITS, NEXT, NEXT_POSITION, POSITION, TOKEN
-from gdlab.generate.plans import LanguageModel, Plans, bucket, copy_caches
+from gdlab.generate.plans import LanguageModel, Plans, bucket, cache_length, copy_caches
 from gdlab.generate.sampling import Sampling
 
 AHEAD = 256  # new tokens for which the first caches have room
 FIRST_STEPS, MOST_STEPS = 4, 64  # of one call to the device
-SHORT_SECONDS, LONG_SECONDS = 0.03, 0.1  # of a call
+SHORT_SECONDS, LONG_SECONDS = 0.04, 0.15  # of a call
 
 
-class CachedSequence(Closing):
-    """The tokens of one prompt as they are written. `positions`: rows of the caches that hold a token; `prompt_logits`:
-    those of the last token of the prompt, f32[vocabulary]."""
+class CachedSequences(Closing):
+    """The tokens of a few prompts, which are written together. `most`: new tokens of each at most. `positions`: rows of
+    each one's caches that hold a token; `prompt_logits`: those of the last token of each prompt, f32[vocabulary]."""
 
     def __init__(
-        self, model: LanguageModel, plans: Plans, prompt: Sequence[int], most: int, sampling: Sampling
-    ) -> None:
-        self.model, self.plans, self.prompt, self.sampling = model, plans, tuple(prompt), sampling
-        self.most = most  # new tokens at most
+        self, model: LanguageModel, plans: Plans, prompts: Sequence[Sequence[int]], most: Sequence[int],
+        sampling: Sampling,
+    ) -> None:  # fmt: skip
+        self.model, self.plans, self.prompts, self.sampling = model, plans, prompts, sampling
+        self.most = np.array(most)
         self.most_positions = model.positions
-        self.made = self.positions = 0
-        self.last = 0  # the token that is to be written to the caches next
+        self.made = 0  # new tokens of each; those behind `most` of one are nobody's
+        self.decoded = 0  # tokens of all behind the first ones
+        self.positions = np.zeros(len(prompts), np.int64)
+        self.last: Array = np.zeros(len(prompts), np.uint32)  # the tokens that are to be written to the caches next
         self.prefill_seconds = self.decode_seconds = 0.0
-        self.drawer = None if sampling.greedy else sampling.drawer()
+        self.drawers = [] if sampling.greedy else [sampling.drawer() for _ in prompts]
         self.decode: CompiledGraph | None = None
-        self.prompt_logits: np.ndarray | None = None
+        self.prompt_logits: list[Array] = []
         self._steps = FIRST_STEPS
 
-    def more(self) -> list[int]:
-        """Return the next tokens, at least one; nothing where `most` are made."""
-        if self.made >= self.most:
-            return []
+    def more(self, alive: Sequence[bool]) -> list[list[int]]:
+        """Return the next tokens of each prompt, one or several, as many for each; `alive`: those that still count, of
+        which one must have tokens left. Of others the tokens mean nothing."""
         start = time.perf_counter()
         if self.decode is None:
-            tokens = [self._read_prompt()]
+            tokens = self._read_prompts()
             self.prefill_seconds = time.perf_counter() - start
         else:
-            tokens = self._written(self.decode)
+            tokens = self._written(self.decode, np.array(alive))
             self._adapt(time.perf_counter() - start, len(tokens))
+            self.decoded += len(tokens) * sum(alive)
         self.made += len(tokens)
         self.last = tokens[-1]
-        return tokens
+        return [[int(token) for token in column] for column in np.stack(tokens, 1)]
 
     def close(self) -> None:
         """Release the caches and the memory of the plans."""
         decode, self.decode = self.decode, None
-        self.most = self.made
         if decode is not None:
             decode.close()
 
-    # the prompt -------------------------------------------------------------------------------------------------------
-    def _read_prompt(self) -> int:
-        """Read the prompt into new caches, and return the first token."""
-        count, most = len(self.prompt), self.most_positions
-        rows = bucket(count, most)
-        self.decode = self.plans.decode(self.model, max(rows, bucket(count + min(self.most, AHEAD), most)))
+    # the prompts ------------------------------------------------------------------------------------------------------
+    def _read_prompts(self) -> list[Array]:
+        """Read the prompts into new caches, and return the first token of each."""
+        rows = [bucket(len(prompt), self.most_positions) for prompt in self.prompts]
+        ends = [len(p) + min(int(most), AHEAD) for p, most in zip(self.prompts, self.most, strict=True)]
+        length = max(*rows, bucket(max(ends), self.most_positions))
+        self.decode = self.plans.decode(self.model, length, len(self.prompts))
+        first = [self._read_prompt(self.decode, i, rows[i]) for i in range(len(self.prompts))]
+        self.positions = np.array([len(prompt) for prompt in self.prompts])
+        self._feed(self.decode, np.array(first, np.uint32))
+        return [np.array(first, np.uint32)]
+
+    def _read_prompt(self, decode: CompiledGraph, place: int, rows: int) -> int:
+        prompt = self.prompts[place]
         padded = np.zeros(rows, np.uint32)
-        padded[:count] = self.prompt
-        with self.plans.prefill(self.model, rows, self.decode) as prefill:
-            inputs = {TOKEN: padded, LENGTH: np.array([count], np.uint32)}
+        padded[: len(prompt)] = prompt
+        with self.plans.prefill(self.model, rows, decode, place, len(self.prompts)) as prefill:
+            inputs = {TOKEN: padded, LENGTH: np.array([len(prompt)], np.uint32)}
             logits, following, _ = prefill.run_read_outputs(inputs, [LOGITS, NEXT])
         assert logits is not None and following is not None
-        self.positions, self.prompt_logits = count, logits[0]
-        first = int(following[0]) if self.drawer is None else self.drawer.draw(logits[0])
-        self._feed(self.decode, first)
-        return first
+        self.prompt_logits.append(logits[0])
+        return self.drawers[place].draw(logits[0]) if self.drawers else int(following[0])
 
-    def _feed(self, decode: CompiledGraph, token: int) -> None:
-        """Where nothing is drawn: keep token and position on the device, each fed by the step before."""
-        if self.drawer is not None:
+    def _feed(self, decode: CompiledGraph, tokens: Array) -> None:
+        """Keep tokens and positions on the device, each fed by the step before, where nothing is drawn."""
+        if self.drawers:
             return
-        for name, value, output in ((TOKEN, token, NEXT), (POSITION, self.positions, NEXT_POSITION)):
-            decode.bind_gpu_handle(name, np.array([value], np.uint32))
+        positions = self._places(decode)
+        for name, values, output in ((TOKEN, tokens, NEXT), (POSITION, positions, NEXT_POSITION)):
+            decode.bind_gpu_handle(name, values)
             decode.set_gpu_handle_feed(name, output)
 
+    def _places(self, decode: CompiledGraph) -> Array:
+        """Return the rows of the caches that are written next; of a sequence that has ended the last one."""
+        return np.minimum(self.positions, cache_length(decode) - 1).astype(np.uint32)
+
     # tokens -----------------------------------------------------------------------------------------------------------
-    def _written(self, decode: CompiledGraph) -> list[int]:
-        if self.positions == self._room(decode):
+    def _written(self, decode: CompiledGraph, alive: Array) -> list[Array]:
+        """Return the tokens of some steps."""
+        most = int((self.most - self.made)[alive].max())
+        room = cache_length(decode) - int(self.positions[alive].max())
+        if not room:
             decode = self._grown(decode)
-        if self.drawer is not None:
-            inputs = {TOKEN: np.array([self.last], np.uint32), POSITION: np.array([self.positions], np.uint32)}
-            logits = decode.run_read_outputs(inputs, [LOGITS])[LOGITS]
-            assert logits is not None
-            self.positions += 1
-            return [self.drawer.draw(logits[0])]
-        count = min(self._steps, self.most - self.made, self._room(decode) - self.positions)
+            room = cache_length(decode) - int(self.positions[alive].max())
+        if self.drawers:
+            return [self._drawn(decode, alive)]
+        count = min(self._steps, most, room)
         results = decode.run_pipelined([{}] * count, [NEXT])
         self.positions += count
-        return [int(result[0][0]) for result in results]
+        return [result[0] for result in results]
+
+    def _drawn(self, decode: CompiledGraph, alive: Array) -> Array:
+        """Make a step and draw a token for each sequence that has not ended."""
+        logits = decode.run_read_outputs({TOKEN: self.last, POSITION: self._places(decode)}, [LOGITS])[LOGITS]
+        assert logits is not None
+        self.positions += 1
+        rows = zip(self.drawers, logits, alive, strict=True)
+        return np.array([drawer.draw(row) if lives else 0 for drawer, row, lives in rows], np.uint32)
 
     def _adapt(self, seconds: float, count: int) -> None:
         """Make as many steps in a call as take some hundredths of a second."""
@@ -106,13 +128,10 @@ class CachedSequence(Closing):
         elif seconds > LONG_SECONDS:
             self._steps = max(1, self._steps // 2)
 
-    def _room(self, decode: CompiledGraph) -> int:
-        """Return the positions of the caches."""
-        return int(decode.plan.param_types[decode.states[0]].shape[0])
-
     def _grown(self, decode: CompiledGraph) -> CompiledGraph:
         """Go on with caches of the next bucket, which hold the same rows."""
-        longer = self.plans.decode(self.model, bucket(self._room(decode) + 1, self.most_positions))
+        length = bucket(cache_length(decode) + 1, self.most_positions)
+        longer = self.plans.decode(self.model, length, len(self.prompts))
         try:
             copy_caches(decode, longer)
             self._feed(longer, self.last)

@@ -11,15 +11,17 @@ from typing import Any, Literal, Self
 
 from gdlab.base.binding import bound
 from gdlab.base.closing import Closing
-from gdlab.base.errors import ArgumentError
+from gdlab.base.errors import ArgumentError, GraphError
 from gdlab.base.words import duration, plural, sig
+from gdlab.generate.graphs import decode_graph
 from gdlab.generate.plans import LanguageModel, Plans
 from gdlab.generate.prompts import Prompts, Stop, Tokenizer, checked_prompts, checked_stop, texts_in
 from gdlab.generate.sampling import WHERE, Sampling, checked_sampling, whole_number
-from gdlab.generate.sequence import CachedSequence
+from gdlab.generate.sequence import CachedSequences
 from gdlab.session.builders import DeviceLike, resolve_device
 
 DEFAULT_TOKENS = 64
+TOGETHER = 8  # prompts whose tokens are written by one plan
 TAIL = 8  # tokens more than a stop text has characters, in which it is looked for
 PROGRESS_SECONDS = 0.25
 Reason = Literal["", "stop", "length", "closed"]
@@ -28,33 +30,23 @@ _LOCK = threading.Lock()
 
 
 class _Row:
-    """One prompt: its sequence, the tokens that were given out, and those that wait. `reason`: why it has ended."""
+    """One prompt: the tokens that were given out, of `most` at most. `reason`: why it has ended."""
 
-    def __init__(self, sequence: CachedSequence, stop: Stop, tokenizer: Tokenizer | None) -> None:
-        self.sequence, self.stop, self.tokenizer = sequence, stop, tokenizer
+    def __init__(self, most: int, stop: Stop, tokenizer: Tokenizer | None) -> None:
+        self.most, self.stop, self.tokenizer = most, stop, tokenizer
         self.tokens: list[int] = []
-        self.waiting: deque[int] = deque()
         self.reason: Reason = ""
 
-    def next(self) -> int | None:
-        """Return the next token; None where the sequence has ended. The last one releases the memory."""
+    def take(self, token: int) -> int | None:
+        """Give out a token, the last one where it ends the sequence; None where that has ended."""
         if self.reason:
             return None
-        if not self.waiting:
-            self.waiting.extend(self.sequence.more())
-        token = self.waiting.popleft()
         self.tokens.append(token)
         if token in self.stop.ids or self._stop_text() >= 0:
-            self.end("stop")
-        elif not self.waiting and self.sequence.made >= self.sequence.most:
-            self.end("length")
+            self.reason = "stop"
+        elif len(self.tokens) >= self.most:
+            self.reason = "length"
         return token
-
-    def end(self, reason: Reason) -> None:
-        """Release the memory; what waits is dropped."""
-        self.reason = self.reason or reason
-        self.waiting.clear()
-        self.sequence.close()
 
     def _stop_text(self) -> int:
         """Return where the first stop text begins in the text of the last tokens, or −1."""
@@ -70,6 +62,33 @@ class _Row:
         return text if end < 0 else text[:end]
 
 
+class _Group:
+    """Rows whose tokens are written together, and the steps that wait to be given out."""
+
+    def __init__(self, rows: Sequence[_Row], sequences: CachedSequences) -> None:
+        self.rows, self.sequences = rows, sequences
+        self.waiting: deque[tuple[int, ...]] = deque()
+
+    def next(self) -> list[int | None]:
+        """Return the next token of each row. With the last one of all the memory is released."""
+        alive = [not row.reason for row in self.rows]
+        if not any(alive):
+            return [None] * len(self.rows)
+        if not self.waiting:
+            self.waiting.extend(zip(*self.sequences.more(alive), strict=True))
+        found = [row.take(token) for row, token in zip(self.rows, self.waiting.popleft(), strict=True)]
+        if all(row.reason for row in self.rows):
+            self.close()
+        return found
+
+    def close(self) -> None:
+        """Release the memory; what waits is dropped."""
+        for row in self.rows:
+            row.reason = row.reason or "closed"
+        self.waiting.clear()
+        self.sequences.close()
+
+
 def _first(text: str, parts: Sequence[str]) -> int:
     return min((place for part in parts if (place := text.find(part)) >= 0), default=-1)
 
@@ -82,9 +101,10 @@ class Tokens(Closing):
     or Ctrl-C."""
 
     def __init__(
-        self, rows: Sequence[_Row], single: bool, device: str, make_tokenizer: Callable[[], Tokenizer]
+        self, groups: Sequence[_Group], single: bool, device: str, make_tokenizer: Callable[[], Tokenizer]
     ) -> None:
-        self._rows, self.single, self.device, self._make_tokenizer = tuple(rows), single, device, make_tokenizer
+        self._groups, self.single, self.device, self._make_tokenizer = tuple(groups), single, device, make_tokenizer
+        self._rows = [row for group in groups for row in group.rows]
         self._shown: Callable[[Tokens], None] | None = None
         self._next_line = 0.0
 
@@ -96,7 +116,7 @@ class Tokens(Closing):
             raise StopIteration
         try:
             self._tell()
-            found = [row.next() for row in self._rows]
+            found = [token for group in self._groups for token in group.next()]
         except BaseException:
             self.close()
             raise
@@ -113,8 +133,8 @@ class Tokens(Closing):
     def close(self) -> None:
         """Release caches and plans; no further token is written. Idempotent."""
         if not all(row.reason for row in self._rows):
-            for row in self._rows:
-                row.end("closed")
+            for group in self._groups:
+                group.close()
             self._tell(True)
 
     # what was written -------------------------------------------------------------------------------------------------
@@ -133,21 +153,21 @@ class Tokens(Closing):
 
     @property
     def reason(self) -> Any:
-        """Why it ended: "stop", "length" (`max_new_tokens`), "closed", or "" while it goes on; of several prompts a
-        list."""
+        """The reason of the end: "stop", "length" (`max_new_tokens`), "closed", or "" while it goes on; of several
+        prompts a list."""
         found = [row.reason for row in self._rows]
         return found[0] if self.single else found
 
     @property
     def prefill_seconds(self) -> float:
         """The seconds that reading the prompts took, plans that had to be compiled included."""
-        return sum(row.sequence.prefill_seconds for row in self._rows)
+        return sum(group.sequences.prefill_seconds for group in self._groups)
 
     @property
     def tokens_per_second(self) -> float:
         """Tokens behind the first of each prompt by the seconds that they took; 0 before there are any."""
-        seconds = sum(row.sequence.decode_seconds for row in self._rows)
-        count = sum(max(0, row.sequence.made - 1) for row in self._rows)
+        seconds = sum(group.sequences.decode_seconds for group in self._groups)
+        count = sum(group.sequences.decoded for group in self._groups)
         return count / seconds if seconds else 0.0
 
     def __repr__(self) -> str:
@@ -189,8 +209,7 @@ def generate(
     one is drawn; the same `seed` draws the same tokens. `stop`: token ids, or texts, that end a sequence; None: the end
     tokens of the model, (): nothing.
     """
-    if not isinstance(model, LanguageModel):
-        raise ArgumentError(WHERE, "model", type(model).__name__, "a language model: gd.models.from_pretrained(folder)")
+    _check_model(model)
     sampling = checked_sampling(temperature, top_k, top_p, seed)
     text = texts_in(ids) or texts_in(stop)
     tokenizer = Tokenizer(model.folder) if text else None
@@ -203,14 +222,29 @@ def generate(
     return _tokens(model, plans, prompts, most, sampling, ends, tokenizer)
 
 
+def _check_model(model: Any) -> None:
+    """Refuse what has no graph that writes token by token, such as an encoder."""
+    wanted = "a language model: gd.models.from_pretrained(folder) or gd.load_gguf(path)"
+    if not isinstance(model, LanguageModel):
+        raise ArgumentError(WHERE, "model", type(model).__name__, wanted)
+    if id(model) in _PLANS:  # it was looked at before
+        return
+    try:
+        decode_graph(model.at(mode="decode", length=1).graph, 1)
+    except (ArgumentError, GraphError) as error:
+        raise ArgumentError(WHERE, "model", f"{model!r:.80}, which does not decode ({error!s:.160})", wanted) from None
+
+
 def _tokens(
     model: LanguageModel, plans: Plans, prompts: Prompts, most: Sequence[int], sampling: Sampling, stop: Stop,
     tokenizer: Tokenizer | None,
 ) -> Tokens:  # fmt: skip
-    pairs = zip(prompts.rows, most, strict=True)
-    rows = [_Row(CachedSequence(model, plans, ids, count, sampling), stop, tokenizer) for ids, count in pairs]
-    folder = model.folder
-    return Tokens(rows, prompts.single, plans.device.info.kind, lambda: tokenizer or Tokenizer(folder))
+    folder, groups = model.folder, list[_Group]()
+    for start in range(0, len(most), TOGETHER):
+        some = slice(start, start + TOGETHER)
+        sequences = CachedSequences(model, plans, prompts.rows[some], most[some], sampling)
+        groups.append(_Group([_Row(count, stop, tokenizer) for count in most[some]], sequences))
+    return Tokens(groups, prompts.single, plans.device.info.kind, lambda: tokenizer or Tokenizer(folder))
 
 
 def _checked_count(prompt: int, most: int | None, positions: int | None) -> int:
@@ -233,7 +267,7 @@ def _plans_of(model: Any, device: DeviceLike) -> Plans:
     with _LOCK:
         if id(model) not in _PLANS:
             _PLANS[id(model)] = {}
-            weakref.finalize(model, _forget, id(model))
+            weakref.finalize(model, _forget, id(model)).atexit = False
         return _PLANS[id(model)].setdefault(key, Plans(opened))
 
 

@@ -143,6 +143,10 @@ def _matmul(d: Dispatch) -> Coverage:
     if kind == "registers":
         rows, columns = d.params
         return Coverage("result", (1, p.m, p.n), (rows, columns), 8, 1, (rows, columns), Loop("k", p.k, 4), reads)
+    if kind == "vector":
+        rows, wide, parts = d.params
+        loop = Loop("k", p.k, 4, side=parts)
+        return Coverage("result", (1, p.m, p.n), (rows, 4 * wide), 1, 1, (rows, 4), loop, reads)
     return Coverage("result", (1, p.m, p.n), (16, 16), 1, 1, (4, 4), Loop("k", p.k, 4, side=16), reads)
 
 
@@ -207,14 +211,15 @@ def _row_reads(d: Dispatch, c: Custom, rows: int, width: int) -> tuple[Read, ...
 
 
 def _attention(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
-    """Rows of a head: 4 that an invocation has alone, 8 or 64 that 128 invocations share."""
+    """Rows of a head: 4 that an invocation has alone, 8 or 64 that 128 invocations share, one that 256 share."""
     if "OWN_HEADS" not in n:
         return None
     alone, width = "PIECES" in n, n["D"]
-    rows = 4 if alone else 8 if "attention_short" in c.file else 64
+    by_keys = "attention_keys" in c.file
+    rows = 4 if alone else 1 if by_keys else 8 if "attention_short" in c.file else 64
     elements = math.prod(d.type.shape)
     columns = n["OWN_HEADS"] * width if elements == n["OWN_ROWS"] * n["OWN_HEADS"] * width else n["OWN_HEADS"]
-    loop = Loop("keys", n["COLUMNS"], 4 if alone else 64)
+    loop = Loop("keys", n["COLUMNS"], 4 if alone else 256 if by_keys else 64)
     own = n["OWN_ROWS"] * n["OWN_HEADS"] * width
     reads = []
     for k, operand in enumerate(d.operands[: len(c.names)]):

@@ -19,7 +19,9 @@ def decode(text: Text, d: Dispatch) -> None:
         four = decodes_four(d, operand)
         function = "four" if four else "decoded"
         text.lines = [_calls(line, f"{name}[", f"{name}_{function}(u32(") for line in text.lines]
-        if operand.dtype in _FUNCTIONS:
+        if four and operand.dtype in _PAIRS:
+            text.add(f"\n{_PAIRS[operand.dtype].format(name=name)}")
+        elif operand.dtype in _FUNCTIONS:
             text.add("\n" + _FUNCTIONS[operand.dtype](name, operand))
         else:
             text.add("\n" + _block(name, operand, _stride(d), four))
@@ -190,8 +192,9 @@ def decodes_four(d: Dispatch, operand: Operand) -> bool:
     """Whether a kernel decodes four neighbours of an operand at a time: a product in registers, of rows in blocks of
     ggml, whose steps are then read a quarter as often (lavapipe, 1, 4 and 8 rows times 1024 x 1024: q4_0 0.39, 0.44,
     0.36 of the time, q4_k 0.20, 0.25, 0.29, q6_k 0.26, 0.28, 0.30; 2026-11-23)."""
-    in_registers = d.matmul is not None and d.variant.split()[0] == "registers" and d.matmul.b == "nk"
-    return in_registers and operand.dtype in _BODIES
+    kind = d.variant.split()[0] if d.matmul is not None and d.matmul.b == "nk" else ""
+    halves = kind == "vector" and operand.dtype in _PAIRS and operand.shape[-1] % 4 == 0
+    return halves or (kind in ("registers", "vector") and operand.dtype in _BODIES)
 
 
 def _block(name: str, operand: Operand, stride: int, four: bool) -> str:
@@ -217,6 +220,19 @@ def _stride(d: Dispatch) -> int:
     return dict(d.custom.integers).get("STRIDE", 0) if d.custom is not None else 0
 
 
+_PAIRS: dict[DType, str] = {
+    DType.f16: """// f16, two in a word: four neighbours.
+fn {name}_four(q: u32) -> vec4<f32> {{
+    return vec4<f32>(unpack2x16float({name}[2u * q]), unpack2x16float({name}[2u * q + 1u]));
+}}
+""",
+    DType.bf16: """// bf16, two in a word: four neighbours.
+fn {name}_four(q: u32) -> vec4<f32> {{
+    let words = vec2<u32>({name}[2u * q], {name}[2u * q + 1u]);
+    return bitcast<vec4<f32>>(vec4<u32>(words.x << 16u, words.x & 0xffff0000u, words.y << 16u, words.y & 0xffff0000u));
+}}
+""",
+}
 _FUNCTIONS: dict[DType, Callable[[str, Operand], str]] = {
     DType.f16: _half, DType.bf16: _brain, DType.q4: _q4, DType.q8: _q8,
 }  # fmt: skip

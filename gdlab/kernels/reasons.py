@@ -79,7 +79,7 @@ def _matmul(d: Dispatch, covered: Coverage) -> Iterator[str]:
     p = d.matmul
     assert p is not None  # the table asks by kernel
     kind = d.variant.split()[0]
-    yield from {"tile": _tiles, "registers": _registers, "k-parallel": _k_parallel}[kind](d, p)
+    yield from PRODUCTS[kind](d, p)
     yield _loaded_bytes(d, p)
 
 
@@ -126,6 +126,19 @@ def _k_parallel(d: Dispatch, p: Matmul) -> Iterator[str]:
     )
 
 
+def _vectors(d: Dispatch, p: Matmul) -> Iterator[str]:
+    rows, wide, parts = d.params
+    beside = f"{_invocations(wide)} side by side have" if wide > 1 else "one invocation has"
+    yield (
+        f"So few rows use each value of B {_times(rows)}: what counts is to read B once, as fast as memory gives it. "
+        f"K in {parts} parts side by side: of every {whole(4 * parts)} steps each takes four; in a part {beside} "
+        "four columns each; the parts meet in workgroup memory."
+    )
+
+
+PRODUCTS = {"tile": _tiles, "registers": _registers, "k-parallel": _k_parallel, "vector": _vectors}
+
+
 def _loaded_values(d: Dispatch, p: Matmul) -> tuple[int, int]:
     """Values of A and of B that all invocations load, those beside the edge included."""
     kind = d.variant.split()[0]
@@ -138,6 +151,9 @@ def _loaded_values(d: Dispatch, p: Matmul) -> tuple[int, int]:
         rows, columns = d.params
         tiles = -(-p.m // rows) * -(-p.n // columns)
         return tiles * rows * p.k, tiles * columns * p.k
+    if kind == "vector":
+        columns = -(-p.n // (4 * d.params[1])) * 4 * d.params[1]
+        return columns // 4 * p.m * p.k, columns * p.k
     cells = -(-p.m // 16) * -(-p.n // 16) * 16
     steps = -(-p.k // 4) * 4
     return cells * 4 * steps, cells * 4 * steps
@@ -304,13 +320,14 @@ def _attention(d: Dispatch, covered: Coverage, n: dict[str, int], loop: Loop | N
     rows = covered.cell[0]
     of_keys = d.custom.file.startswith(("attention_grad_k", "attention_grad_v"))
     own, walked = ("key", "queries") if of_keys else ("query", "keys")
-    owns = plural(rows, "key") if of_keys else f"{rows} queries"
+    owns = plural(rows, "key") if of_keys else "1 query" if rows == 1 else f"{rows} queries"
+    serves = f"what it loads of one serves all {rows}, and " if rows > 1 else ""
     who = "Each invocation" if covered.each is not None else f"A workgroup of {d.workgroup_size[0]}"
     heads = n["HEADS"] // n["OWN_HEADS"]
     per_head = f" of each of {heads} heads" if heads > 1 else ""
     yield (
         f"{who} has {owns} of one head and walks the {walked}{per_head}, at most {whole(loop.length)}, {loop.step} at "
-        f"a time: what it loads of one serves all {rows}, and no {own} waits for another."
+        f"a time: {serves}no {own} waits for another."
     )
     if covered.each is not None:
         yield f"{covered.per} such pieces lie side by side in a workgroup: {plural(covered.groups, 'workgroup')}."

@@ -1,4 +1,4 @@
-"""WGSL of matrix products: tiles in registers (software adapters) and parts of K side by side (small results)."""
+"""WGSL of matrix products: tiles in registers (software adapters), parts of K side by side (small results)."""
 
 from __future__ import annotations
 
@@ -252,6 +252,46 @@ def k_groups(text: Text, product: Product, params: tuple[int, ...]) -> None:
     text.add("    }\n}", node)
 
 
+def vectors(text: Text, product: Product, params: tuple[int, ...]) -> None:
+    """Few rows times four columns per part of K, and the parts added in workgroup memory: every weight is read once."""
+    p, node = product.p, product.node
+    rows, wide, parts = params
+    group, tiles = wide * parts, -(-p.n // (4 * wide))
+    tile = Tile(product, rows, 1, guard=p.k % 4 != 0 or p.n % (4 * wide) != 0)
+    text.add(
+        f"// A group computes {4 * wide} columns of the {p.m} x {p.n} result: {parts} parts of {wide} invocations\n"
+        f"// walk every {parts}th four of the {p.k} steps straight from memory; workgroup memory adds the parts."
+    )
+    with text.working(MEET):
+        text.add(f"var<workgroup> sums: array<vec4<f32>, {rows * group}>;\n")
+    with text.working(WHERE):
+        text.add(f"@compute @workgroup_size({group})\n{MAIN}")
+        text.add(f"    let tile = {FLAT};\n    if (tile >= {tiles}u) {{\n        return;\n    }}", node)
+        text.add(f"    let part = lane / {wide}u;\n    let row = 0u;", node)
+        text.add(f"    let column = (tile * {wide}u + lane % {wide}u) * 4u;", node)
+    tile.origins(text)
+    tile.sums(text)
+    with text.working(LOOP):
+        text.add(f"    for (var k = part * 4u; k < {p.k}u; k += {4 * parts}u) {{", node)
+    tile.steps(text, "        ")
+    text.add("    }", node)
+    with text.working(MEET):
+        keep = [f"sums[{r * group}u + lane] = c{r}_0;" for r in range(rows)]
+        text.add("\n".join(f"    {line}" for line in keep), node)
+        text.add(f"    for (var half = {parts // 2}u; half > 0u; half /= 2u) {{\n        workgroupBarrier();", node)
+        text.add("        if (part < half) {", node)
+        for r in range(rows):
+            text.add(f"            c{r}_0 += sums[{r * group}u + lane + half * {wide}u];\n            {keep[r]}", node)
+        text.add("        }\n    }", node)
+    with text.working(STORE):
+        text.add("    if (part > 0u) {\n        return;\n    }", node)
+        for r in range(rows):
+            text.add(f"    {{\n        let m = {r}u;\n        let n = column;", node)
+            _store_row(text, product, f"c{r}_0")
+            text.add("    }", node)
+    text.add("}")
+
+
 def _store_row(text: Text, product: Product, value: str, indent: str = "        ") -> None:
     """Four neighbouring sums at row m from column n on, as far as they lie inside."""
     p = product.p
@@ -264,4 +304,4 @@ def _store_row(text: Text, product: Product, value: str, indent: str = "        
         )
 
 
-WRITERS = {"registers": register_tiles, "k-parallel": k_groups, "tile": shared_tiles}
+WRITERS = {"registers": register_tiles, "k-parallel": k_groups, "tile": shared_tiles, "vector": vectors}

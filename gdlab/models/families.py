@@ -1,11 +1,27 @@
-"""The families of public checkpoints that `from_pretrained` opens, by the `model_type` of their config.json."""
+"""The families of public checkpoints that `from_pretrained` opens, by the `model_type` of their config.json.
+
+`python -m gdlab.models.families` writes the table of `docs/loading.md`.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from gdlab.models.family import Family
-from gdlab.models.names import llama
+from gdlab.models.names import gemma, gpt2, llama, mistral, phi3, qwen
 
-ALL: tuple[Family[Any], ...] = (llama.FAMILY,)
+ALL: tuple[Family[Any], ...] = (
+    llama.FAMILY, mistral.FAMILY, qwen.QWEN_2, qwen.QWEN_3, gemma.GEMMA_1, gemma.GEMMA_2, phi3.FAMILY, gpt2.FAMILY,
+)  # fmt: skip
 FAMILIES: dict[str, Family[Any]] = {name: family for family in ALL for name in family.model_types}
+
+
+def markdown() -> str:
+    """Return the table of the families of language models."""
+    rows = [(" ".join(f"`{name}`" for name in family.model_types), family) for family in ALL if family.parts]
+    lines = [f"| {names} | {family.models} | {family.parts} | {', '.join(family.modes)} |" for names, family in rows]
+    return "\n".join(["| `model_type` | models | parts | modes |", "|---|---|---|---|", *lines])
+
+
+if __name__ == "__main__":
+    print(markdown())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -103,7 +103,7 @@ class Field:
     default: Any = REQUIRED
 
 
-Fields = Mapping[str, Field]
+Fields = dict[str, Field]
 
 
 def natural(given: Any) -> int:
@@ -200,12 +200,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Family(Generic[C]):
-    """What `from_pretrained` knows of the models of a `model_type`.
+    """The models of some `model_type`s, as `from_pretrained` opens them.
 
     `config` reads config.json, `build` makes the graph, `sources` says for every parameter but the caches where its
     values lie. `modes`: what `build` takes, the default first. `prefix`: the beginning of names that some files leave
-    out. `harmless`: shell patterns of tensors that change nothing here. `architectures`: those that are understood, as
-    shell patterns.
+    out. `harmless`: shell patterns of tensors that change nothing here. `models` and `parts` are what the page of
+    documentation says of it.
     """
 
     model_types: tuple[str, ...]
@@ -215,4 +215,5 @@ class Family(Generic[C]):
     modes: tuple[str, ...]
     prefix: str = ""
     harmless: tuple[str, ...] = ()
-    architectures: tuple[str, ...] = field(default=("*",))
+    models: str = ""
+    parts: str = ""

@@ -15,8 +15,15 @@ from gdlab.ops.attention.attention import (
     full_attention,
     multi_head_attn,
     sliding_window_attention,
+    softcap_attention,
 )
-from gdlab.ops.attention.cache import cache_write, cache_write_prefix, cached_attention, cached_block_attention
+from gdlab.ops.attention.cache import (
+    cache_write,
+    cache_write_prefix,
+    cached_attention,
+    cached_block_attention,
+    cached_softcap_attention,
+)
 from gdlab.ops.attention.relative import t5_relative_bias
 from gdlab.ops.batch import (
     batch_matmul,
@@ -148,6 +155,7 @@ __all__ = [
     "cache_write_prefix",
     "cached_attention",
     "cached_block_attention",
+    "cached_softcap_attention",
     "causal_attention",
     "ceil",
     "clamp",
@@ -267,6 +275,7 @@ __all__ = [
     "sinh",
     "slice",
     "sliding_window_attention",
+    "softcap_attention",
     "softmax",
     "softplus",
     "split",

@@ -23,6 +23,8 @@ _INVOCATIONS = 1 << 18  # invocations that keep its memory busy
 _STREAM = 1 << 20  # elements from which memory traffic is all that counts
 _MERGED = 1 << 14  # elements of the parameters that one update dispatch moves on a software adapter
 _SCRATCH = 16 << 20  # bytes of partial sums that one product may need beside its result
+_VECTORS = 1 << 16  # invocations that keep the memory of hardware busy in a product of few rows
+FEW_ROWS = 4  # of a product that reads its other operand once
 _LARGE = 1 << 26  # multiply-adds from which a product is worth a longer compilation
 
 Tile = tuple[int, int]  # rows and columns of a result
@@ -258,6 +260,8 @@ def matmul(p: Matmul, target: Target, tile: Tile | None = None) -> Schedule:
     if tile is not None:
         wanted = next(t for t in (_WIDE, _MIDDLE, _SMALL) if t[:2] == tile)
         return shared_tiles(p, (*wanted, 1, 1), target.limits)
+    if p.m <= FEW_ROWS and p.a == "mk" and p.k >= 32:
+        return _vectors(p, target.limits)
     tiling = _tiling(p)
     if tiling is None and target.limits.workgroup_bytes >= 16384:
         return _k_groups(p, target.limits)
@@ -326,6 +330,24 @@ def _k_groups(p: Matmul, limits: Limits) -> Schedule:
     groups = -(-p.m // 16) * -(-p.n // 16)
     reason = f"{plural(groups, 'tile')} of 16x16 alone would idle: 16 parts of K = {p.k} side by side"
     return Schedule("k-parallel 16x16", reason, (256, 1, 1), grid(groups, limits), (16, 16, 16))
+
+
+def _vectors(p: Matmul, limits: Limits) -> Schedule:
+    """`params` = rows, fours of columns side by side, parts of K: enough of them to keep memory busy. Where the steps
+    of a column lie in a row, neighbours read neighbouring steps, else neighbouring columns (5632 x 2048 in f32: 8 side
+    by side 2.8 TB/s, 4 2.4, 2 1.8; 16x16 tiles 1.7; in f16, steps in a row, 1.4-2.1, tiles 0.7; H200, 2026-11-23)."""
+    quads = -(-p.n // 4)
+    wide = 1 if p.b == "nk" else _power(quads, 8)
+    most = min(limits.invocations, ROW_GROUP) // wide
+    parts = max(min(GROUP // wide, most), _power(min(-(-_VECTORS // quads), p.k // 8), most))
+    return vectors_of(p, wide, parts, limits)
+
+
+def vectors_of(p: Matmul, wide: int, parts: int, limits: Limits) -> Schedule:
+    """A product of few rows, each column's steps in so many parts."""
+    reason = f"{plural(p.m, 'row')}: {parts} parts of K = {p.k} side by side read every weight once"
+    groups = grid(-(-p.n // (4 * wide)), limits)
+    return Schedule(f"vector {wide}x{parts}", reason, (wide * parts, 1, 1), groups, (p.m, wide, parts))
 
 
 def _register_tiles(p: Matmul, limits: Limits) -> Schedule:

@@ -14,7 +14,7 @@ import pytest
 from compiled_graphs import X, ready, recurrence, same, small, state
 
 from gdlab import ops
-from gdlab.base.errors import MissingInputError, NoRunError, SessionError, ShapeError
+from gdlab.base.errors import MissingInputError, NoRunError, OutputIndexError, SessionError, ShapeError
 from gdlab.base.types import Array
 from gdlab.compiled import CompiledGraph
 from gdlab.graph import Graph
@@ -197,6 +197,23 @@ def test_pipelined_runs_of_nothing_and_of_a_bad_set(device: str) -> None:
         with pytest.raises(error, match="run_pipelined, set 5"):
             graph.run_pipelined([*sets[:5], bad, *sets[6:]])
     assert state(graph) == before
+
+
+def test_pipelined_runs_read_back_the_outputs_that_are_asked_for(device: str) -> None:
+    whole, graph = fed(device), fed(device)
+    sets = [{"x": inputs(k)} for k in range(5)]
+    want = whole.run_pipelined(sets)
+    last, before = len(graph.outputs) - 1, graph.counters()["readback_bytes"]
+    for got, all_of_it in zip(graph.run_pipelined(sets, [last, 0, last]), want, strict=True):
+        assert same(got, [all_of_it[last], all_of_it[0], all_of_it[last]])
+    outputs = whole.run(sets[0])
+    read = graph.counters()["readback_bytes"] - before
+    assert read == 5 * (2 * outputs[last].nbytes + outputs[0].nbytes)
+    assert graph.run_pipelined(sets, []) == [[]] * 5
+    for bad in ([last + 1], [-1], [True]):
+        with pytest.raises(OutputIndexError, match="run_pipelined"):
+            graph.run_pipelined(sets, bad)
+    assert graph.epoch == 10
 
 
 def test_large_landings_are_drained_in_chunks(device: str) -> None:

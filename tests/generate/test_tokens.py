@@ -15,10 +15,12 @@ import gguf
 import numpy as np
 import pytest
 from language_models import llama_folder
+from pretrained_folders import CASES, TOKENS, folder_of, ids_of, judged
 
 import gdlab as gd
 from gdlab.compiled import CompiledGraph
-from gdlab.generate import plans, sequence, tokens
+from gdlab.generate import generate, sequence, tokens
+from gdlab.generate.plans import Plans, bucket
 
 RNG = np.random.default_rng(25)
 PROMPTS = [RNG.integers(0, 61, n).tolist() for n in (1, 7, 8, 9, 63)]
@@ -54,7 +56,7 @@ def written(model: Any, ids: list[int], count: int) -> list[int]:
 @pytest.mark.parametrize("ids", PROMPTS, ids=lambda ids: str(len(ids)))
 def test_padding_of_a_bucket_changes_no_logit_and_no_token(model: Any, ids: list[int]) -> None:
     made = model.generate(ids, max_new_tokens=5, device="cpu").finish()
-    got, want = made._rows[0].sequence.prompt_logits, exact_logits(model, ids)
+    got, want = made._groups[0].sequences.prompt_logits[0], exact_logits(model, ids)
     assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
     assert made.tokens == written(model, ids, 5)
 
@@ -68,7 +70,7 @@ def test_caches_grow_into_the_next_bucket_and_tokens_stay(model: Any, monkeypatc
     monkeypatch.setattr(sequence, "copy_caches", lambda a, b: (copied.append(1), copy(a, b)))
     grown = model.generate(PROMPTS[1], max_new_tokens=100, device="cpu")
     for _ in grown:
-        graph = grown._rows[0].sequence.decode
+        graph = grown._groups[0].sequences.decode
         lengths |= set() if graph is None else {graph.plan.param_types["k.0"].shape[0]}
     assert grown.tokens == whole.tokens and lengths == {8, 16, 32, 64, 128} and len(copied) == 4
     warm = model.generate(PROMPTS[1], max_new_tokens=100, temperature=0.7, seed=1, device="cpu").finish()
@@ -81,18 +83,50 @@ def test_both_devices_and_a_batch_write_what_each_prompt_alone_gives(model: Any)
     several = model.generate([*PROMPTS[:3], np.array(PROMPTS[3], np.uint8)], max_new_tokens=12, device="cpu")
     steps = list(several)
     assert several.tokens == alone and steps[0] == [ids[0] for ids in alone] and len(steps) == 12
+    assert model.generate(PROMPTS[1:3], max_new_tokens=12, device="wgpu").finish().tokens == alone[1:3]
     assert model.generate(PROMPTS[2], max_new_tokens=12, device="wgpu").finish().tokens == alone[2]
     square = model.generate(np.array([PROMPTS[2], PROMPTS[2][::-1]]), max_new_tokens=3, device="cpu").finish()
     assert square.tokens[0] == alone[2][:3] and len(square.tokens) == 2
-    drawn = {"max_new_tokens": 12, "temperature": 1.0, "seed": 4, "device": "cpu"}
-    both = model.generate(PROMPTS[:2], **drawn).finish()
-    assert both.tokens == [model.generate(ids, **drawn).finish().tokens for ids in PROMPTS[:2]]
+    many = model.generate([PROMPTS[k % 4] for k in range(10)], max_new_tokens=4, device="cpu")
+    assert many.finish().tokens == [alone[k % 4][:4] for k in range(10)] and len(many._groups) == 2
+
+
+def test_rows_of_a_batch_end_for_themselves_and_grow_together(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequence, "AHEAD", 1)
+    prompts, drawn = [*PROMPTS[:2], PROMPTS[4] * 3], {"temperature": 1.0, "seed": 4, "top_k": 20}
+    for drawing in ({"max_new_tokens": 67, "device": "cpu"}, {"max_new_tokens": 40, "device": "cpu", **drawn}):
+        plain = model.generate(prompts[1], **drawing).finish()
+        given = {**drawing, "stop": plain.tokens[8]}
+        alone = [model.generate(ids, **given).finish() for ids in prompts]
+        both = model.generate(prompts, **given)
+        steps = list(both)
+        assert both.tokens == [one.tokens for one in alone] and both.reason == [one.reason for one in alone]
+        assert len({len(one.tokens) for one in alone}) > 1, "they end at different steps"
+        ended = [len(one.tokens) for one in alone]
+        assert all(
+            [step[i] is None for step in steps] == [k >= n for k in range(len(steps))] for i, n in enumerate(ended)
+        )
 
 
 @pytest.mark.parametrize("dtype", ["f16", "q8", "q4"])
 def test_weights_in_formats_write_what_their_own_graphs_give(folder: Path, dtype: str) -> None:
     model = gd.models.from_pretrained(folder, dtype=dtype)
     assert model.generate(PROMPTS[1], max_new_tokens=4, device="cpu").finish().tokens == written(model, PROMPTS[1], 4)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_family_writes_the_tokens_of_transformers_alone_and_in_a_batch(name: str, tmp_path: Path) -> None:
+    model, ids = gd.models.from_pretrained(folder_of(name, tmp_path / "model")), ids_of(CASES[name])
+    alone = model.generate(ids, max_new_tokens=TOKENS, device="cpu").finish()
+    assert alone.tokens == judged(name).tokens
+    if name not in ("llama 3.1", "mistral", "qwen3", "gemma2", "phi3, partial", "gpt2"):
+        return
+    with Plans(gd.device("cpu")) as plans:
+        prefill = plans.prefill(model, 16, plans.decode(model, 32))
+        wide = [d.label for d in prefill.plan.dispatches if "16x48" in d.label]
+        assert wide == [], "the head computes the last row alone"
+    short = model.generate(ids[:5], max_new_tokens=9, device="cpu").finish()
+    assert model.generate([ids[:5], ids], 9, device="cpu").finish().tokens == [short.tokens, alone.tokens[:9]]
 
 
 def test_a_gguf_file_writes_tokens_too(tmp_path: Path) -> None:
@@ -125,7 +159,7 @@ def test_weights_lie_on_the_device_once_and_caches_go_with_the_generator(folder:
     first = model.generate(PROMPTS[1], max_new_tokens=30, device="cpu")
     next(first)
     kept = next(iter(tokens._PLANS[id(model)].values()))
-    graph, holder = first._rows[0].sequence.decode, kept._holder
+    graph, holder = first._groups[0].sequences.decode, kept._holder
     assert graph is not None and holder is not None
     programs = [g.session.loaded.program for g in (graph, holder)]
     homes = [{n: p.memory_at(b)[0] for n, b in p.plan.stored_params} for p in programs]
@@ -303,6 +337,19 @@ def test_bad_input_is_refused_in_a_line_and_nothing_is_made(folder: Path) -> Non
             model.generate(**{"ids": [1, 2, 3], "device": "cpu", **given})
         told = str(error.value)
         assert told.startswith("generate: ") and "\n" not in told and len(told) < 250
+    at = type(model).at
+
+    def encoder(self: Any, mode: str | None = None, length: int | None = None, batch: int | None = None) -> Any:
+        if mode == "decode":
+            raise gd.ArgumentError("from_pretrained", "mode", "'decode'", "one of inference, training")
+        return at(self, mode, length, batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(model), "at", encoder)
+        with pytest.raises(gd.ArgumentError, match="generate: model: given <Pretr.*does not decode.*wanted a language"):
+            model.generate([1])
+    with pytest.raises(gd.ArgumentError, match="generate: model: given int, wanted a language model"):
+        generate(3, [1])  # type: ignore[arg-type]
     with pytest.raises(gd.ArgumentError, match="device"):
         model.generate([1], device="tpu")
     assert id(model) not in tokens._PLANS
@@ -322,5 +369,5 @@ def test_logits_that_are_no_numbers_are_told_not_drawn(folder: Path, monkeypatch
 
 
 def test_buckets_are_powers_of_two_up_to_the_positions() -> None:
-    assert [plans.bucket(n) for n in (1, 8, 9, 63, 64, 65)] == [8, 8, 16, 64, 64, 128]
-    assert plans.bucket(65, 100) == 100 and plans.bucket(3, 5) == 5
+    assert [bucket(n) for n in (1, 8, 9, 63, 64, 65)] == [8, 8, 16, 64, 64, 128]
+    assert bucket(65, 100) == 100 and bucket(3, 5) == 5

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import compiled, measure, passes, peer_onnx, recognize, steps
+from benchmarks import compiled, generate, measure, passes, peer_onnx, recognize, steps
 from benchmarks.__main__ import BEGIN, END, with_table
 from gdlab.compiled import build_compiled_graph
+from gdlab.models import TransformerLmConfig
 
 
 def test_the_graphs_have_the_sizes_of_their_rows() -> None:
@@ -102,3 +103,13 @@ def test_bars_are_of_calls_that_are_measured(monkeypatch: pytest.MonkeyPatch) ->
         ("layers at all of its rows", "run"), ("two contexts", "in two threads"),
     }  # fmt: skip
     assert all(0.01 < ratio < 100 for ratio in judged.values())
+
+
+def test_decoding_is_measured_on_models_that_are_made_from_a_seed() -> None:
+    config, values = TransformerLmConfig(40, 32, 1, 2, 1, 64), generate.Values()
+    found = {d: generate.ours(generate.RandomModel(config, d, values), "cpu", 2, d == "q8") for d in ("f32", "q8")}
+    wide, narrow = found["f32"], found["q8"]
+    assert len(wide.seconds) == generate.ROUNDS and min(wide.seconds) > 0 and len(wide.tokens) == generate.WARM
+    assert narrow.weight_bytes < 0.4 * wide.weight_bytes
+    assert 0 < np.abs(narrow.logits - wide.logits).max() < 0.1 * np.abs(wide.logits).max()
+    assert any("a batch of 8" in note for note in narrow.notes)

@@ -46,6 +46,11 @@ def attention() -> Value:
     return ops.causal_attention(q, k, v, num_heads=4, num_kv_heads=4, head_dim=8)
 
 
+def decoding() -> Value:
+    q, k, v = (ops.input(name, (rows, 32)) for name, rows in zip("qkv", (3, 300, 300), strict=True))
+    return ops.cached_attention(q, k, v, ops.constant_u32([280]), num_heads=4, num_kv_heads=4, head_dim=8)
+
+
 def convolution() -> Value:
     return ops.conv2d_hw(ops.input("x", (2, 3, 9, 7)), ops.input("k", (5, 3, 3, 3)), stride=(1, 1), padding=(1, 1))
 
@@ -63,7 +68,9 @@ CASES: dict[str, tuple[Callable[[], Value], Target]] = {
     "a fold of columns": (lambda: ops.sum_rows(given(20, 90)), HARDWARE),
     "softmax": (lambda: ops.softmax(given(37, 24)), HARDWARE),
     "layer norm": (norm, SOFTWARE),
+    "few rows": (product_of(3, 64, 90), HARDWARE),
     "attention": (attention, SOFTWARE),
+    "keys of a query": (decoding, HARDWARE),
     "transpose": (lambda: ops.transpose(given(30, 20)), HARDWARE),
     "products side by side": (lambda: ops.batch_matmul(given(3, 9, 5), given(3, 5, 11)), SOFTWARE),
     "a window": (lambda: ops.max_pool_2d(given(2, 3, 8, 8), k=(2, 2), stride=(2, 2), padding=(0, 0)), SOFTWARE),
@@ -117,6 +124,11 @@ def test_the_sentence_of_a_product_counts_reuse_invocations_and_bytes() -> None:
     narrow = said_of(dispatch_of(product_of(64, 128, 10), SOFTWARE))
     assert narrow.startswith("8 × 4 tiles in registers: each value that an invocation loads of A is used 4 times")
     assert "It needs no workgroup memory." in narrow
+
+
+def test_the_sentence_of_few_rows_says_that_memory_counts() -> None:
+    said = said_of(dispatch_of(product_of(1, 64, 96)))
+    assert "So few rows use each value of B once" in said and "K in 8 parts side by side" in said, said
 
 
 def test_the_sentence_of_a_split_product_says_its_parts() -> None:

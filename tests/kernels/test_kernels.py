@@ -21,6 +21,8 @@ from places import REPO
 from gdlab import kernels, ops
 from gdlab.autodiff import differentiate
 from gdlab.base.errors import CompileError
+from gdlab.base.formats import decode, encode
+from gdlab.base.types import DType
 from gdlab.devices.base import Device
 from gdlab.devices.choose import device
 from gdlab.graph import Graph, Value
@@ -129,6 +131,45 @@ def test_few_sums_over_many_steps_are_split() -> None:
         build = lambda k=k: ops.matmul_bt(ops.input("a", (33, k)), ops.input("b", (40, k))) * 0.25  # noqa: E731
         plan = check((found, target), graph_of(build))
         assert plan.dispatches[0].variant == variant
+
+
+@pytest.mark.parametrize("name", ["matmul", "matmul_bt"])
+def test_few_rows_read_every_weight_once(name: str) -> None:
+    """1 to 4 rows, with and without tails of K, of columns and of a group; five rows are tiles again."""
+    needs("wgpu")
+    found = device("wgpu")
+    target = Target("wgpu", "hardware", found.target.limits)
+    for m, n, k in ((1, 40, 2048), (1, 6, 33), (2, 17, 64), (3, 64, 130), (4, 20, 511), (1, 1, 32), (5, 20, 64)):
+        b = (n, k) if name == "matmul_bt" else (k, n)
+        build = lambda m=m, n=n, k=k, b=b: ops.tanh(  # noqa: E731
+            getattr(ops, name)(ops.input("a", (m, k)), ops.input("b", b)) * 0.25 + ops.input("c", (n,))
+        )
+        plan = check((found, target), graph_of(build))
+        assert (plan.dispatches[0].variant.split()[0] == "vector") == (m < 5)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "q8_0", "q4_0", "q4_k", "q6_k"])
+def test_few_rows_decode_four_stored_weights_at_a_time(dtype: str) -> None:
+    needs("wgpu")
+    found = device("wgpu")
+    target = Target("wgpu", "hardware", found.target.limits)
+    random = np.random.default_rng(7)
+    for m, n, k in ((1, 37, 512), (3, 8, 256)):
+        x, w = random.standard_normal((m, k)).astype(np.float32), random.standard_normal((n, k)).astype(np.float32)
+        with Graph() as g:
+            g.output(ops.matmul_bt(ops.input("x", x.shape), ops.parameter("w", w.shape, dtype=DType[dtype])))
+        plan = compile(g, mode="inference", target=target)
+        (d,) = plan.dispatches
+        assert d.variant.startswith("vector") and "in1_four(" in plan.wgsl(0)[0]
+        words = encode(w, DType[dtype])
+        program = found.load(plan)
+        program.upload(plan.input_buffers[0][1], x)
+        program.upload_words(plan.stored_params[0][1], words)
+        program.step(None)
+        (got,) = plans.outputs(program)
+        program.close()
+        decoded = decode(words, DType[dtype], w.shape).astype(np.float64)
+        np.testing.assert_allclose(got, x @ decoded.T, rtol=1e-4, atol=1e-4)
 
 
 def test_shared_tiles_fit_every_adapter() -> None:

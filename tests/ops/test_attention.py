@@ -220,6 +220,55 @@ def test_few_rows_are_shared_by_more_groups_and_compute_the_same(name: str, monk
     op_checks.check_hardware_form(REGISTRY[name])
 
 
+def cached(queries: int, keys: int, d: int, *counts: int, **more: float) -> Sample:
+    h, kv = 4, 2
+    attrs = {"num_heads": h, "num_kv_heads": kv, "head_dim": d} | more
+    ones, values = [(1,)] * len(counts), (None, None, None, *([count] for count in counts))
+    whole = {3 + i: 1000 for i in range(len(counts))}
+    shapes = (queries, h * d), (keys, kv * d), (keys, kv * d)
+    return Sample(*shapes, *ones, attrs=attrs, integers=whole, values=values, low=-1, high=1)
+
+
+MANY_KEYS = {  # in one, two and three rounds of 256 keys, of heads of one four, with a tail, and of many fours
+    "cached_attention": (cached(1, 700, 64, 600), cached(2, 300, 3, 255), cached(1, 257, 132, 999)),
+    "cached_block_attention": (cached(3, 600, 6, 510, 2, window=0), cached(3, 600, 20, 400, 3, window=300)),
+    "cached_softcap_attention": (cached(2, 300, 8, 280, 2, softcap=0.5),),
+}
+
+
+@pytest.mark.parametrize("name", MANY_KEYS)
+def test_keys_of_a_query_are_shared_by_a_group(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("wgpu")
+    for sample in MANY_KEYS[name]:
+        monkeypatch.setattr(REGISTRY[name], "samples", (sample,))
+        op_checks.check_hardware_form(REGISTRY[name])
+
+
+def test_what_lies_behind_the_last_key_is_not_read() -> None:
+    """NaN and infinities in the rest of a cache; infinities in what is seen stay what they are."""
+    from plans import load, outputs
+
+    from gdlab.devices.choose import device as open_device
+
+    needs("wgpu")
+    shapes = {"q": (1, 16), "k": (300, 8), "v": (300, 8)}
+    feeds = {name: RNG.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    feeds["k"][270:], feeds["v"][270:] = np.nan, np.inf
+    feeds["v"][269, 3] = np.inf
+    with Graph() as g:
+        operands = [ops.input(name, shape) for name, shape in shapes.items()]
+        g.output(ops.cached_attention(*operands, ops.constant_u32([269]), 2, 1, 8))
+    wanted = evaluate(g, feeds)[g.output_ids[0]]
+    plan = compile(g, mode="inference", target=Target("wgpu", "hardware", Limits()))
+    program = load(open_device("wgpu"), plan, feeds)
+    try:
+        program.step(None)
+        np.testing.assert_allclose(outputs(program)[0], wanted, rtol=1e-4, atol=1e-5)
+    finally:
+        program.close()
+    assert np.isinf(wanted).sum() == 2 and not np.isnan(wanted).any()
+
+
 def test_rows_choose_their_form_for_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     def files(rows: int, h: int) -> list[str]:
         target = Target("wgpu", "hardware", Limits())
