@@ -22,7 +22,7 @@ from gdlab.graph import Graph, Value
 from gdlab.plan import compile
 from gdlab.rewrite import RULES, Rewrite, optimize, rule
 from gdlab.study.study import Study
-from gdlab.view.document.stages import derivative_lanes
+from gdlab.view.document.stage_table import derivative_lanes
 from gdlab.view.layout.drawn import Drawn
 from gdlab.view.layout.lanes import lanes
 from gdlab.view.layout.layered import layered

@@ -20,7 +20,7 @@ from benchmarks.passes import LARGE
 from benchmarks.peer_models import CASES
 from gdlab.autodiff import differentiate
 from gdlab.devices.base import owner
-from gdlab.devices.wgpu.recording import loop
+from gdlab.devices.wgpu.pass_recording import loop
 from gdlab.devices.wgpu.wgpu_device import WgpuProgram, adapters
 from gdlab.session import Session, build_session, build_session_cached, initial_values
 from gdlab.session.optimizer import scalars

@@ -53,7 +53,7 @@ _BINDINGS |= {
         "decompose": "op.decompose:decompose",
     },
     "ExecutionPlan": {
-        "wgsl": "kernels.join:plan_wgsl",
+        "wgsl": "kernels.dispatch_wgsl:plan_wgsl",
         "to_json": "plan.codec:to_json",
         "from_json": "static plan.codec:from_json",
     },
@@ -69,7 +69,7 @@ _BINDINGS |= {
     "PretrainedModel": {"generate": "generate.tokens:generate", "unload": "generate.tokens:unload"},
     "Tokens": {"progress_line": "jupyter.generating:progress_line"},
     "GraphSession": {"to_study": "study.recorded:to_study"},
-    "Session": {"compile": "compiled.build:compile_session", "controls": "jupyter.controls:controls"},
+    "Session": {"compile": "compiled.build_compiled:compile_session", "controls": "jupyter.controls:controls"},
     "Study": {
         "doc": "property view.document.make:study_doc",
         "save": "view.files:save_study",
@@ -92,8 +92,8 @@ if TYPE_CHECKING:
     from gdlab.autodiff import AutodiffReport, differentiate
     from gdlab.compiled import BucketedCompileCache, CompiledGraph, build_compiled_graph, load_compiled_graph
     from gdlab.devices.choose import device
-    from gdlab.eager.export import grad, value_and_grad
-    from gdlab.eager.session import EagerSession
+    from gdlab.eager.eager_session import EagerSession
+    from gdlab.eager.tape_as_graph import grad, value_and_grad
     from gdlab.jupyter.display import widget_of as widget
     from gdlab.jupyter.opening import show
     from gdlab.load.gguf.model import GgufModel, load_gguf
@@ -107,7 +107,7 @@ if TYPE_CHECKING:
     from gdlab.plan.records import ExecutionPlan
     from gdlab.plan.target import CompileOptions, Limits, Target
     from gdlab.record.executor import GraphExecutor
-    from gdlab.record.session import GraphSession
+    from gdlab.record.graph_session import GraphSession
     from gdlab.rewrite import RULES as rules
     from gdlab.rewrite import Budget, OptimizeReport, optimize, rule
     from gdlab.session import (
@@ -145,8 +145,8 @@ _LATER: dict[str, str] = {
     "autodiff": "AutodiffReport differentiate",
     "compiled": "BucketedCompileCache CompiledGraph build_compiled_graph load_compiled_graph",
     "devices.choose": "device",
-    "eager.export": "grad value_and_grad",
-    "eager.session": "EagerSession",
+    "eager.tape_as_graph": "grad value_and_grad",
+    "eager.eager_session": "EagerSession",
     "jupyter.display": "widget=widget_of",
     "jupyter.magics": "load_ipython_extension=load unload_ipython_extension=unload",
     "jupyter.opening": "show",
@@ -160,7 +160,7 @@ _LATER: dict[str, str] = {
     "plan.records": "ExecutionPlan",
     "plan.target": "CompileOptions Limits Target",
     "record.executor": "GraphExecutor",
-    "record.session": "GraphSession",
+    "record.graph_session": "GraphSession",
     "rewrite": "Budget OptimizeReport optimize rule rules=RULES",
     "session": "MemorySummary Session SessionConfig build build_inference_session build_session build_session_cached "
     "build_session_unoptimized build_session_with_report compile_training_graph",

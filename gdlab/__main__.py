@@ -44,8 +44,8 @@ from gdlab.study.study import Study
 from gdlab.view.ask.chain import bookmarks
 from gdlab.view.ask.diff import diff_doc, diff_text
 from gdlab.view.ask.paths import paths_json, paths_text
-from gdlab.view.ask.replay import replay_json, replay_text
 from gdlab.view.ask.slices import view_slice
+from gdlab.view.ask.step_replay import replay_json, replay_text
 from gdlab.view.document.document import reading
 from gdlab.view.document.make import Document, load_doc, study_doc
 from gdlab.view.document.passes import rewrites_to_plan

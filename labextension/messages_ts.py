@@ -6,63 +6,24 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
-import types
 import typing
 from collections.abc import Iterable
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_origin
+
+from typescript import type_text, wrapped
 
 from gdlab.jupyter import messages
 
-COLUMNS = 120
 LITERALS = {name: value for name, value in vars(messages).items() if get_origin(value) is Literal}
-SIMPLE: dict[Any, str] = {
-    int: "number",
-    float: "number",
-    str: "string",
-    bool: "boolean",
-    type(None): "null",
-    Any: "unknown",
-}
-
-
-def text(wanted: Any) -> str:
-    """The TypeScript type of a Python annotation."""
-    if wanted in SIMPLE:
-        return SIMPLE[wanted]
-    named = next((name for name, value in LITERALS.items() if value == wanted), None)
-    if named:
-        return named
-    parts = [text(part) for part in get_args(wanted)]
-    match get_origin(wanted):
-        case types.UnionType:
-            return " | ".join(parts)
-        case origin if origin is list:
-            return f"({parts[0]})[]" if " | " in parts[0] else f"{parts[0]}[]"
-        case origin if origin is dict:
-            return f"Record<{parts[0]}, {parts[1]}>"
-        case _:
-            return str(wanted.__name__)
+NAMED: dict[Any, str] = {value: name for name, value in LITERALS.items()}
 
 
 def interface(record: type, tagged: bool) -> str:
     hints = typing.get_type_hints(record)
-    fields = [f"  {name}: {text(wanted)};" for name, wanted in hints.items()]
+    fields = [f"  {name}: {type_text(wanted, NAMED)};" for name, wanted in hints.items()]
     tag = [f'  type: "{record.__name__.lower()}";'] if tagged else []
     return "\n".join([f"export interface {record.__name__} {{", *tag, *fields, "}"])
-
-
-def alternatives(literal: Any) -> str:
-    return " | ".join(json.dumps(word) for word in get_args(literal))
-
-
-def _wrapped(line: str) -> str:
-    """Return a declaration over lines of at most 120 columns."""
-    if len(line) <= COLUMNS:
-        return line
-    head, words = line.split(" = ", 1)
-    return "\n  | ".join([f"{head} =", *words.split(" | ")])
 
 
 def union(name: str, records: Iterable[type]) -> str:
@@ -74,7 +35,7 @@ def typescript() -> str:
     tagged = (*messages.TO_KERNEL, *messages.TO_PAGE)
     classes = [value for value in vars(messages).values() if isinstance(value, type)]
     records = [value for value in classes if dataclasses.is_dataclass(value)]
-    literals = [_wrapped(f"export type {name} = {alternatives(value)};") for name, value in LITERALS.items()]
+    literals = [wrapped(f"export type {name} = {type_text(value, {})};") for name, value in LITERALS.items()]
     return "\n".join(
         [
             "// Every message between the page and the kernel: "

@@ -10,7 +10,7 @@ import sys
 import textwrap
 
 from gdlab.jupyter.cell import op_names
-from gdlab.view.document.stages import family
+from gdlab.view.document.stage_table import family
 
 _LEAVES = ("input", "parameter", "constant")  # what makes them is no op of the registry
 

@@ -1,11 +1,6 @@
 """Call a graph as a function, at any extent of its bucket axes up to that at which it is compiled."""
 
-from gdlab.compiled.boundary import OutputSlot, TensorSpec
-from gdlab.compiled.bucket_cache import BucketedCompileCache, CacheRunInput
-from gdlab.compiled.buckets import bucket_of, checked_buckets, pad_rows, power_of_two_buckets, slice_rows
-from gdlab.compiled.build import build_compiled_graph, load_compiled_graph
-from gdlab.compiled.capabilities import Capabilities
-from gdlab.compiled.extent import (
+from gdlab.compiled.active_extent import (
     EXTENT,
     ExtentReport,
     ExtentStep,
@@ -14,7 +9,12 @@ from gdlab.compiled.extent import (
     bounded_with_gradients,
     resolve_bucket_axes,
 )
-from gdlab.compiled.graph import CompiledGraph
+from gdlab.compiled.boundary_values import OutputSlot, TensorSpec
+from gdlab.compiled.bucket_cache import BucketedCompileCache, CacheRunInput
+from gdlab.compiled.buckets import bucket_of, checked_buckets, pad_rows, power_of_two_buckets, slice_rows
+from gdlab.compiled.build_compiled import build_compiled_graph, load_compiled_graph
+from gdlab.compiled.capabilities import Capabilities
+from gdlab.compiled.compiled_graph import CompiledGraph
 from gdlab.compiled.views import RawOutput
 
 __all__ = [

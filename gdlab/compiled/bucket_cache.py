@@ -14,8 +14,8 @@ from gdlab.base.kinds import FUNCTION, INTEGER, SEVERAL, TEXT, Kind, check_kind,
 from gdlab.base.types import Array
 from gdlab.base.words import plural
 from gdlab.compiled.buckets import bucket_of, checked_buckets, pad_rows, power_of_two_buckets, slice_rows
-from gdlab.compiled.build import DEFAULT, DEFAULT_LIMITS, Options, build_graph
-from gdlab.compiled.graph import CompiledGraph
+from gdlab.compiled.build_compiled import DEFAULT, DEFAULT_LIMITS, Options, build_graph
+from gdlab.compiled.compiled_graph import CompiledGraph
 from gdlab.compiled.launch import Request
 from gdlab.graph import Graph
 from gdlab.session import DeviceLike

@@ -13,7 +13,7 @@ from functools import partial
 
 from gdlab.base.threads import post_callback
 from gdlab.base.types import Array
-from gdlab.compiled.boundary import Layout, given_out
+from gdlab.compiled.boundary_values import Layout, given_out
 from gdlab.compiled.launch import Launcher, Request, discard
 from gdlab.devices.base import Readback
 

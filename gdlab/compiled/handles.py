@@ -10,7 +10,7 @@ from gdlab.base.errors import DTypeError, SessionError, ShapeError
 from gdlab.base.formats import entered, landed
 from gdlab.base.types import Array
 from gdlab.base.words import one_of
-from gdlab.compiled.boundary import FEEDABLE, Port, check_index
+from gdlab.compiled.boundary_values import FEEDABLE, Port, check_index
 from gdlab.devices.base import BufferCopy
 from gdlab.session import Session
 

@@ -14,8 +14,8 @@ import numpy as np
 from gdlab.base.errors import InputConflictError, MissingInputError, ParamNotSetError, SessionError, unknown_name
 from gdlab.base.types import Array
 from gdlab.base.words import listed
-from gdlab.compiled.boundary import Layout, Port, accept, given_out, layout_of, named_values, slots_of
-from gdlab.compiled.extent import EXTENT
+from gdlab.compiled.active_extent import EXTENT
+from gdlab.compiled.boundary_values import Layout, Port, accept, given_out, layout_of, named_values, slots_of
 from gdlab.compiled.handles import Handles
 from gdlab.compiled.residency import Residency
 from gdlab.compiled.views import Arena, Views, arena_of, convert_into

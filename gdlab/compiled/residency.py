@@ -14,8 +14,8 @@ import numpy as np
 
 from gdlab.base.errors import CapabilityError
 from gdlab.base.types import Array
-from gdlab.compiled.boundary import Port
-from gdlab.compiled.experts import (
+from gdlab.compiled.boundary_values import Port
+from gdlab.compiled.expert_routing import (
     CHOICE,
     CHOSEN_LIVE,
     INDEX,

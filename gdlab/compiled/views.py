@@ -20,7 +20,7 @@ from gdlab.base.errors import NoRunError, StaleViewError
 from gdlab.base.formats import BOUNDARY, landed
 from gdlab.base.types import Array
 from gdlab.base.words import plural
-from gdlab.compiled.boundary import OutputSlot, Port
+from gdlab.compiled.boundary_values import OutputSlot, Port
 from gdlab.devices.base import Readback
 
 _FORMATS = {"f32": "f", "u32": "I"}  # of memoryviews; others are bytes

@@ -2,17 +2,17 @@
 
 from gdlab.base.errors import EagerError
 from gdlab.eager.convert import FloatConv, HostOnlyConv, TensorConv, register_conv
-from gdlab.eager.export import TapeExport
+from gdlab.eager.eager_options import Options
+from gdlab.eager.eager_session import EagerSession
 from gdlab.eager.grads import DeviceGradMap, Grads
-from gdlab.eager.leaves import NatRef, NatVecRef, Param
-from gdlab.eager.memory import AllocatorStats, AnyBuffer
-from gdlab.eager.options import Options
-from gdlab.eager.random import RngState, split_rng
+from gdlab.eager.parameter_steps import Adadelta, AdaGrad, Adam, AdamW, LaProp, Momentum, RmsProp, Sgd
+from gdlab.eager.params import NatRef, NatVecRef, Param
+from gdlab.eager.references import AllocatorStats, AnyBuffer
+from gdlab.eager.rng import RngState, split_rng
 from gdlab.eager.rules import rule
-from gdlab.eager.session import EagerSession
 from gdlab.eager.shapes import axis_map_array, dims_array
-from gdlab.eager.steps import Adadelta, AdaGrad, Adam, AdamW, LaProp, Momentum, RmsProp, Sgd
 from gdlab.eager.tape import Tape, TensorRef
+from gdlab.eager.tape_as_graph import TapeExport
 
 __all__ = [
     "AdaGrad",

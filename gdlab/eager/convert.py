@@ -10,11 +10,11 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, DTypeError
 from gdlab.base.types import Array
-from gdlab.eager.leaves import taken, type_of
-from gdlab.eager.memory import AnyBuffer
+from gdlab.eager.params import taken, type_of
+from gdlab.eager.references import AnyBuffer
 
 if TYPE_CHECKING:
-    from gdlab.eager.session import EagerSession
+    from gdlab.eager.eager_session import EagerSession
 
 
 class TensorConv(ABC):

@@ -15,14 +15,14 @@ from gdlab.base.errors import ArgumentError, AutodiffError, EagerError, ShapeErr
 from gdlab.base.statistics import array_words
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.base.words import plural
-from gdlab.eager.leaves import Param, input_leaf
-from gdlab.eager.memory import AnyBuffer, Origin
+from gdlab.eager.params import Param, input_leaf
+from gdlab.eager.references import AnyBuffer, Origin
 from gdlab.eager.tape import Tape, TensorRef
 from gdlab.graph import Graph, Value, capture
 from gdlab.op import REGISTRY
 
 if TYPE_CHECKING:
-    from gdlab.eager.session import EagerSession
+    from gdlab.eager.eager_session import EagerSession
 
 MISSING = ("zero", "none", "error")
 Found = AnyBuffer | TensorRef

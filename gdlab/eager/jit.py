@@ -11,13 +11,13 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, DTypeError
 from gdlab.base.types import Array, TensorType
-from gdlab.eager.export import TapeExport, to_graph
-from gdlab.eager.leaves import Param
+from gdlab.eager.params import Param
 from gdlab.eager.tape import TensorRef
+from gdlab.eager.tape_as_graph import TapeExport, to_graph
 from gdlab.session import Session, SessionConfig, build
 
 if TYPE_CHECKING:
-    from gdlab.eager.session import EagerSession
+    from gdlab.eager.eager_session import EagerSession
 
 ARGUMENT = "jit:"  # before the place of an argument in the name of its input
 

@@ -17,14 +17,14 @@ from gdlab.base.binding import bound
 from gdlab.base.errors import EagerError, ExpertIndexError, GraphError, ShapeError
 from gdlab.base.types import Array, TensorType, f32, u32
 from gdlab.base.words import plural
-from gdlab.eager.memory import AnyBuffer, Origin
+from gdlab.eager.references import AnyBuffer, Origin
 from gdlab.graph import Attrs, ConstantData, Graph, Value, capture
 from gdlab.graph.source import Frame, Source
 from gdlab.op import REGISTRY, Alias, Op
 
 if TYPE_CHECKING:
-    from gdlab.eager.leaves import Param
-    from gdlab.eager.session import EagerSession
+    from gdlab.eager.eager_session import EagerSession
+    from gdlab.eager.params import Param
 
 SHOWN = 1000  # elements of a tensor that are printed
 

@@ -13,8 +13,8 @@ import numpy as np
 from gdlab.base.closing import Closing
 from gdlab.base.types import TensorType
 from gdlab.compiled import CompiledGraph, build_compiled_graph
-from gdlab.compiled.build import DEFAULT, DEFAULT_LIMITS, Options, build_graph
-from gdlab.compiled.graph import Signature
+from gdlab.compiled.build_compiled import DEFAULT, DEFAULT_LIMITS, Options, build_graph
+from gdlab.compiled.compiled_graph import Signature
 from gdlab.devices.base import Device, Shared
 from gdlab.generate.batch import batched, cache_name
 from gdlab.generate.graphs import caches_of, decode_graph, prefill_graph

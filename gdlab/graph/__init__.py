@@ -2,10 +2,10 @@
 
 from gdlab.graph.graph import Graph, current_graph, no_collector, place, replace_current, scratch, whole
 from gdlab.graph.node import Attr, Attrs, AttrVar, ConstantData, Node, attrs_key
-from gdlab.graph.pattern import PatternGraph, PatternValue, Rewrite
+from gdlab.graph.pattern_graph import PatternGraph, PatternValue, Rewrite
 from gdlab.graph.source import Frame, Location, Source, capture, here
 from gdlab.graph.value import Value
-from gdlab.graph.walk import reachable, same_structure, shown_names, users
+from gdlab.graph.walk import reachable, shown_names, users
 
 __all__ = [
     "Attr",
@@ -29,7 +29,6 @@ __all__ = [
     "place",
     "reachable",
     "replace_current",
-    "same_structure",
     "scratch",
     "shown_names",
     "users",

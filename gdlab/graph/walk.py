@@ -43,8 +43,3 @@ def users(graph: Graph) -> list[list[tuple[int, int]]]:
         for port, i in enumerate(node.inputs):
             found[i].append((node.id, port))
     return found
-
-
-def same_structure(a: Graph, b: Graph) -> bool:
-    """Whether two graphs have the same nodes (names included) and outputs, wherever they were written."""
-    return a._nodes == b._nodes and a._outputs == b._outputs and a.num_param_grad_outputs == b.num_param_grad_outputs

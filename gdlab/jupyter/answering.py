@@ -9,9 +9,9 @@ from IPython.display import display
 
 from gdlab.study.parity import Check, CheckProgress
 from gdlab.study.study import Study
-from gdlab.view.answer.html import answer_html
-from gdlab.view.answer.make import check_answer, progress_answer, stopped_answer
-from gdlab.view.answer.record import Answer
+from gdlab.view.answer.answer_html import answer_html
+from gdlab.view.answer.answer_record import Answer
+from gdlab.view.answer.making import check_answer, progress_answer, stopped_answer
 
 
 def answer_bundle(answer: Answer) -> dict[str, str]:

@@ -13,8 +13,8 @@ from gdlab.op import Safety
 from gdlab.op.text import to_cell
 from gdlab.plan import CompileOptions
 from gdlab.study.study import Study
-from gdlab.view.answer.html import answer_html
-from gdlab.view.answer.make import check_answer, gradient_answer, profile_answer
+from gdlab.view.answer.answer_html import answer_html
+from gdlab.view.answer.making import check_answer, gradient_answer, profile_answer
 
 _MAX_STEPS = 10**9
 

@@ -18,7 +18,7 @@ from gdlab.jupyter.cell import op_names
 from gdlab.jupyter.options import SHOW
 from gdlab.op import REGISTRY, Safety
 from gdlab.plan.records import ExecutionPlan
-from gdlab.record.session import GraphSession
+from gdlab.record.graph_session import GraphSession
 from gdlab.rewrite import RULES, OptimizeReport
 from gdlab.session import Session
 from gdlab.session.run.breakpoints import EVENTS, known_names

@@ -17,7 +17,7 @@ from gdlab.jupyter.options import count, name_option, parse_argstring
 from gdlab.jupyter.widget import wake
 from gdlab.study.microscope import Against
 from gdlab.study.study import Study
-from gdlab.view.answer.make import watch_answer
+from gdlab.view.answer.making import watch_answer
 
 
 @magics_class

@@ -18,7 +18,7 @@ from gdlab.eager import EagerSession, TensorRef
 from gdlab.jupyter.cell import Program, run_cell
 from gdlab.jupyter.common import Words
 from gdlab.jupyter.options import count, device_name, identifier, look_options, output_options, parse_argstring
-from gdlab.view.document.tape import tape_doc
+from gdlab.view.document.tape_document import tape_doc
 
 _WIDEST = 60  # columns of a cell line behind which values are written
 

@@ -24,7 +24,7 @@ from gdlab.jupyter.running import RunMagics
 from gdlab.jupyter.showing import ShowMagics
 from gdlab.jupyter.sweeping import SweepMagics, scaling_bundle
 from gdlab.plan.records import ExecutionPlan
-from gdlab.record.report import Report
+from gdlab.record.list_report import Report
 from gdlab.session import Session
 from gdlab.study.study import Study
 from gdlab.view.document.document import Document

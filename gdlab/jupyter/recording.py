@@ -11,8 +11,8 @@ from IPython.display import display
 
 from gdlab.jupyter.common import Words
 from gdlab.jupyter.options import parse_argstring
-from gdlab.record.report import Report
-from gdlab.record.session import GraphSession
+from gdlab.record.graph_session import GraphSession
+from gdlab.record.list_report import Report
 from gdlab.view.picture.list_picture import list_html, list_picture
 
 

@@ -29,7 +29,7 @@ from gdlab.jupyter.options import (
 from gdlab.jupyter.widget import refresh, wake
 from gdlab.session.run.runner import NanWatch
 from gdlab.study.study import Study
-from gdlab.view.answer.make import profile_answer, step_answer
+from gdlab.view.answer.making import profile_answer, step_answer
 
 
 @magics_class

@@ -43,7 +43,7 @@ from gdlab.rewrite import OptimizeReport
 from gdlab.rewrite.engine.history import RECORDED
 from gdlab.study.model_files import MODELS, is_model, is_module, open_model, open_module
 from gdlab.study.study import Study
-from gdlab.view.answer.make import doctor_answer, gradient_answer
+from gdlab.view.answer.making import doctor_answer, gradient_answer
 from gdlab.view.ask.diff import diff_doc
 from gdlab.view.document.document import Document, load_doc
 from gdlab.view.text.doctor import doctor_rows, doctor_text

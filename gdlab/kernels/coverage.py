@@ -14,7 +14,7 @@ from typing import Literal
 
 from gdlab.base.types import Shape
 from gdlab.kernels.pieces import chain_operands
-from gdlab.kernels.shared import Tiling
+from gdlab.kernels.workgroup_tiles import Tiling
 from gdlab.plan.dispatch import Custom, Dispatch, Operand, Reduce
 
 Plane = tuple[int, int, int]  # batch, rows, columns

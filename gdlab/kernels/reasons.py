@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from gdlab.base.words import nbytes, plural, sig, whole
 from gdlab.kernels.coverage import Coverage, Loop, coverage
-from gdlab.kernels.shared import Tiling
+from gdlab.kernels.workgroup_tiles import Tiling
 from gdlab.plan.dispatch import Custom, Dispatch, Matmul, Operand
 
 

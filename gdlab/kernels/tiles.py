@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gdlab.kernels.pieces import LANES, LOOP, MEET, STORE, WHERE, WORK, Text
 from gdlab.kernels.product import FLAT, MAIN, Product, side_read
-from gdlab.kernels.shared import shared_tiles
+from gdlab.kernels.workgroup_tiles import shared_tiles
 
 
 # one tile in registers ------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from gdlab.base.binding import bound
 from gdlab.base.errors import ArgumentError, GraphError, LoadError, ShapeError, unknown_name
 from gdlab.base.files import read_regular
 from gdlab.base.formats import encode
-from gdlab.base.formats.packed import Packed
+from gdlab.base.formats.packed_bytes import Packed
 from gdlab.base.types import Array, DType, TensorType, f32
 from gdlab.base.words import nbytes, near_hint
 from gdlab.graph import Graph

@@ -1,4 +1,7 @@
-"""All ops, as functions and as methods of a Value: `from gdlab.ops import matmul`, `x.relu()`, `x @ w + 1`."""
+"""All ops, as functions and as methods of a Value: `from gdlab.ops import matmul`, `x.relu()`, `x @ w + 1`.
+
+Written by `python labextension/generate.py`.
+"""
 
 import gdlab.ops.operators
 import gdlab.ops.packed
@@ -43,21 +46,8 @@ from gdlab.ops.channels import (
     pixel_shuffle_w,
 )
 from gdlab.ops.contract import matmul, matmul_at, matmul_bt
-from gdlab.ops.conv.conv import (
-    conv2d,
-    conv2d_dw,
-    conv2d_grad_input,
-    conv2d_grad_weight,
-    conv2d_hw,
-    conv_transpose_2d,
-)
-from gdlab.ops.conv.pool import (
-    avg_pool_2d,
-    global_avg_pool,
-    max_pool_2d,
-    upsample_2x,
-    upsample_nearest,
-)
+from gdlab.ops.conv.conv import conv2d, conv2d_dw, conv2d_grad_input, conv2d_grad_weight, conv2d_hw, conv_transpose_2d
+from gdlab.ops.conv.pool import avg_pool_2d, global_avg_pool, max_pool_2d, upsample_2x, upsample_nearest
 from gdlab.ops.elementwise import (
     abs,
     add,
@@ -128,31 +118,10 @@ from gdlab.ops.movement import broadcast_to, pad, permute, reshape, slice, stop_
 from gdlab.ops.norm import layer_norm, log_softmax, rms_norm, softmax
 from gdlab.ops.quant import matmul_affine
 from gdlab.ops.random import bernoulli_mask, dropout, rand_normal, rand_uniform
-from gdlab.ops.reduce import (
-    max,
-    max_inner,
-    mean,
-    mean_all,
-    mean_inner,
-    min,
-    sum,
-    sum_all,
-    sum_inner,
-    sum_rows,
-)
+from gdlab.ops.reduce import max, max_inner, mean, mean_all, mean_inner, min, sum, sum_all, sum_inner, sum_rows
 from gdlab.ops.rotary.rope import rope, rope_dynamic_offset, rope_positions, rope_with_offset
 from gdlab.ops.rounding import ceil, floor, fmod, isinf, isnan, mod, round, trunc
-from gdlab.ops.select import (
-    equal,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    maximum,
-    minimum,
-    not_equal,
-    where,
-)
+from gdlab.ops.select import equal, greater, greater_equal, less, less_equal, maximum, minimum, not_equal, where
 
 __all__ = [
     "abs",

@@ -31,6 +31,8 @@ from gdlab.op import (
 from gdlab.op.numpy_form import KernelBuilder, KernelConstants
 from gdlab.ops.movement import axis_of, slice
 
+__all__ = ["concat", "materialize", "split"]
+
 PARTS = 7  # operands of one kernel: 8 storage buffers with the result; more are joined in two levels
 
 

@@ -12,6 +12,11 @@ from gdlab.base.types import FORMATS, DType, TensorType, check_shape, f16, f32, 
 from gdlab.graph import ConstantData, Graph, Value, current_graph
 from gdlab.op import Bad, Extended, Fill, Sample, leaf, op
 
+__all__ = [
+    "constant", "constant_u32", "full", "input", "input_u32", "parameter", "parameter_f16", "parameter_q4",
+    "parameter_q8", "scalar", "zeros",
+]  # fmt: skip
+
 
 @leaf(saved=True)
 def input(name: str, shape: tuple[int, ...], *, graph: Graph | None = None) -> Value:

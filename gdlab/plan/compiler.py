@@ -16,9 +16,9 @@ from gdlab.plan.lower import Lowered, lowered
 from gdlab.plan.memory import memory_plan
 from gdlab.plan.records import ExecutionPlan, Fate, Lane, Place, PlanMode
 from gdlab.plan.schedule import groups_of
+from gdlab.plan.spread import TILES, is_software
 from gdlab.plan.target import CompileOptions, Target
 from gdlab.plan.terms import Terms
-from gdlab.plan.variants import TILES, is_software
 from gdlab.plan.verify import verify
 
 _PORTABLE = Target.portable()

@@ -12,7 +12,7 @@ from gdlab.base.types import TensorType
 from gdlab.graph import Graph
 from gdlab.op import REGISTRY, Alias, Contraction, Reduction, Shader, Work
 from gdlab.op.storage import trained_parameters
-from gdlab.plan import labels, variants
+from gdlab.plan import labels, spread
 from gdlab.plan.chains import Cluster, Clusters, is_leaf, needs_of
 from gdlab.plan.dispatch import (
     Arg,
@@ -30,9 +30,9 @@ from gdlab.plan.dispatch import (
 from gdlab.plan.parts import Parts, fold_stages
 from gdlab.plan.records import Buffer, BufferKind, Missed
 from gdlab.plan.schedule import before_reordering, numbered, scheduled
+from gdlab.plan.spread import Schedule
 from gdlab.plan.target import CompileOptions, Target
 from gdlab.plan.terms import Term, Terms, movement_of, terms_of
-from gdlab.plan.variants import Schedule
 
 COPY = "copy"
 
@@ -114,7 +114,7 @@ def _is_stored(graph: Graph, id: int) -> bool:
 class Lowering:
     """Writes one dispatch per cluster (a fold over separated axes: one per run of axes)."""
 
-    def __init__(self, graph: Graph, terms: Terms, target: Target, tile: variants.Tile | None = None) -> None:
+    def __init__(self, graph: Graph, terms: Terms, target: Target, tile: spread.Tile | None = None) -> None:
         self.graph, self.terms, self.target, self.tile = graph, terms, target, tile
         self.nodes = graph.nodes  # once: the property copies
         self.out = Lowered(terms)
@@ -198,7 +198,7 @@ class Lowering:
         operands = tuple(parts.operands)
         self._emit(
             "pointwise", root, parts, labels.pointwise(chain, size),
-            variants.pointwise(size, operands, self.target), epilogue=chain, flops=size * len(chain),
+            spread.pointwise(size, operands, self.target), epilogue=chain, flops=size * len(chain),
         )  # fmt: skip
 
     def _emit_matmul(self, root: Term, core: Term, kernel: Contraction, parts: Parts) -> None:
@@ -206,8 +206,8 @@ class Lowering:
         m, n = core.type.shape
         product = Matmul(m, n, a[1] if kernel.a == "mk" else a[0], kernel.a, kernel.b, core.node)
         parts.read_whole(core.inputs)
-        schedule = variants.matmul(product, self.target, self.tile)
-        split = variants.split_of(schedule)
+        schedule = spread.matmul(product, self.target, self.tile)
+        split = spread.split_of(schedule)
         flops = 2 * m * n * product.k
         if split > 1:
             scratch = TensorType((split, m, n))
@@ -233,7 +233,7 @@ class Lowering:
         if split > 1:
             fold = Reduce("sum", "acc", 1, split, m * n, split, core.node)
             self._emit(
-                "reduce", root, parts, labels.reduce(fold, ()) + tail, variants.reduce(fold, self.target),
+                "reduce", root, parts, labels.reduce(fold, ()) + tail, spread.reduce(fold, self.target),
                 epilogue=chain, reduce=fold, flops=m * n * (split + len(chain)),
             )  # fmt: skip
             return
@@ -258,14 +258,14 @@ class Lowering:
     def _emit_reduce(self, root: Term, core: Term, kernel: Reduction, parts: Parts) -> None:
         operand = self.terms.terms[core.inputs[0]].type
         runs = fold_stages(operand.shape, kernel.axes(operand, dict(core.attrs)))
-        stages = [stage for run in runs for stage in variants.split_fold(*run, self.target)]
+        stages = [stage for run in runs for stage in spread.split_fold(*run, self.target)]
         count = math.prod(length for _, length, _ in stages)  # what `n` means
         chain = parts.prologue(core)
         for i, (outer, length, inner) in enumerate(stages):
             last = i == len(stages) - 1
             fold = Reduce(kernel.combine, kernel.finish if last else "acc", outer, length, inner, count, core.node)
             after = parts.epilogue() if last else ()
-            schedule = variants.reduce(fold, self.target)
+            schedule = spread.reduce(fold, self.target)
             label = labels.reduce(fold, chain) + labels.suffix(after)
             flops = outer * length * inner * (1 + len(chain)) + outer * inner * len(after)
             if last:
@@ -302,7 +302,7 @@ class Lowering:
         shape = f"{work.units}x{work.length}" if work.length else "x".join(map(str, core.type.shape))
         label = f"{labels.display(core.op.name)}[{work.extents or shape}]" + labels.suffix(chain)
         self._emit(
-            "custom", root, parts, label, variants.custom(custom, self.target), epilogue=chain, custom=custom,
+            "custom", root, parts, label, spread.custom(custom, self.target), epilogue=chain, custom=custom,
             scalars=kernel.scalars, flops=work.flops + core.type.num_elements * len(chain),
         )  # fmt: skip
 
@@ -316,7 +316,7 @@ class Lowering:
         custom = _custom(core, kernel, kernel, work, (names[0], *names[2:]))
         parts.read_whole((new, *counts))
         label = f"{labels.display(core.op.name)}[{'x'.join(map(str, core.type.shape))}]"
-        schedule, written = variants.custom(custom, self.target), self.terms.terms[new].type.size_bytes
+        schedule, written = spread.custom(custom, self.target), self.terms.terms[new].type.size_bytes
         self._append("custom", root, parts, label, schedule, (Result(cache, core.type, core.node),), custom=custom)
         self.out.dispatches[-1] = replace(self.out.dispatches[-1], in_place=(cache,), bytes_written=written)
 
@@ -341,7 +341,7 @@ class Lowering:
         size = root.type.num_elements
         self._emit(
             "movement", root, parts, f"{labels.display(core.op.name)}[{size}]" + labels.suffix(chain),
-            variants.gather(size, self.target), epilogue=chain, flops=size * len(chain),
+            spread.gather(size, self.target), epilogue=chain, flops=size * len(chain),
             gather=Gather(core.type.shape, offset, axes, float(fill), core.node),
         )  # fmt: skip
 
@@ -355,7 +355,7 @@ class Lowering:
         parts.operand(leaf.id, "full", 1, leaf.type.shape)
         line = PointOp(COPY, "x", ("x",), (Arg("operand", 0),), (), nodes[0])
         size = leaf.type.num_elements
-        schedule = variants.pointwise(size, tuple(parts.operands), self.target)
+        schedule = spread.pointwise(size, tuple(parts.operands), self.target)
         self._append(
             "pointwise", leaf, parts, f"Copy[{size}]", schedule, (Result(buffer, leaf.type, nodes[0]),), phase="copy",
             epilogue=(line,), nodes=nodes,

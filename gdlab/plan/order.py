@@ -267,18 +267,6 @@ class _Ends:
 
 
 # barrier groups -------------------------------------------------------------------------------------------------------
-def barrier_groups(footprints: Iterable[Footprint]) -> list[int]:
-    """Return the group of each launch, in this order: a launch that conflicts with the current group begins another."""
-    tracker, group, found = ConflictTracker(), 0, list[int]()
-    for launch, footprint in enumerate(footprints):
-        if tracker.conflicts(footprint):
-            group += 1
-            tracker.reset()
-        tracker.add(launch, footprint)
-        found.append(group)
-    return found
-
-
 class ConflictTracker:
     """The launches of the current barrier group, as they are added, and whether one more conflicts with them."""
 

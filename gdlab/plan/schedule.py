@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gdlab.plan.dispatch import Dispatch, DispatchPhase
+from gdlab.plan.kernel_digest import source_hash
 from gdlab.plan.order import Footprint, Range, hazards, levels
 from gdlab.plan.records import Group, Hazard
-from gdlab.plan.source import source_hash
 
 PHASES: tuple[DispatchPhase, ...] = ("forward", "backward", "copy", "update")
 

@@ -13,7 +13,7 @@ import numpy as np
 from gdlab.base.types import Shape, TensorType, f32
 from gdlab.op import REGISTRY, Axis, Elementwise
 from gdlab.op.storage import Part
-from gdlab.plan import labels, variants
+from gdlab.plan import labels, spread
 from gdlab.plan.dispatch import (
     Arg,
     Dispatch,
@@ -84,7 +84,7 @@ def _together(
     for p in parameters:
         room = (
             i for i, others in enumerate(found)
-            if len(others) < MERGED and len(bound[i] | {*p.buffers}) <= most and variants.merges([*others, p], target)
+            if len(others) < MERGED and len(bound[i] | {*p.buffers}) <= most and spread.merges([*others, p], target)
         )  # fmt: skip
         place = next(room, None) if merge else None
         if place is None:
@@ -97,7 +97,7 @@ def _together(
 
 
 def _dispatch(rule: UpdateRule, parameters: Sequence[ParameterUpdate], target: Target) -> Dispatch:
-    sizes, schedule = [p.type.num_elements for p in parameters], variants.update(parameters, target)
+    sizes, schedule = [p.type.num_elements for p in parameters], spread.update(parameters, target)
     touched = tuple(dict.fromkeys(b for p in parameters for b in p.touched))
     gradients = [Operand(p.gradient, p.type.shape) for p in parameters if p.gradient is not None]
     clips = dict.fromkeys(s.clip for p in parameters for s in p.stretches if s.clip is not None)
@@ -227,19 +227,19 @@ class _Writer:
         out, size = self._state(name, extents, p), math.prod(extents)
         gather = Gather(extents, start, (Axis(b.shape[1]), Axis(1)), 0.0, b.nodes[0])
         self._append("movement", f"{labels.display('slice')}[{size}]", (self._operand(source),), out,
-                     variants.gather(size, self.plan.target), gather=gather, origin=b.nodes[:1])  # fmt: skip
+                     spread.gather(size, self.plan.target), gather=gather, origin=b.nodes[:1])  # fmt: skip
         return out
 
     def _squares(self, name: str, p: int, source: int) -> int:
         """The sum of the squares of a buffer, in as many folds as the target wants."""
         b, operand = self.plan.buffers[p], self._operand(source)
         size = math.prod(operand.shape)
-        stages = variants.split_fold(1, size, 1, self.plan.target)
+        stages = spread.split_fold(1, size, 1, self.plan.target)
         chain = _lines(b.nodes[0], ("square", ("x", 0)))
         for i, (outer, length, inner) in enumerate(stages):
             partial = self._state(name if i == len(stages) - 1 else f"{name}.{i}", (outer * inner,), p)
             fold = Reduce("sum", "acc", outer, length, inner, size, b.nodes[0])
-            schedule = variants.reduce(fold, self.plan.target)
+            schedule = spread.reduce(fold, self.plan.target)
             self._append("reduce", labels.reduce(fold, chain), (operand,), partial, schedule, prologue=chain,
                          reduce=fold, flops=outer * length * inner * (1 + len(chain)), origin=b.nodes[:1])  # fmt: skip
             operand, chain = Operand(partial, (outer * inner,)), ()
@@ -259,13 +259,13 @@ class _Writer:
 
     def _point(self, name: str, lines: tuple[PointOp, ...], sources: tuple[int, ...]) -> int:
         out, operands = self._state(name, (1,), None), tuple(Operand(b, (1,)) for b in sources)
-        schedule = variants.pointwise(1, operands, self.plan.target)
+        schedule = spread.pointwise(1, operands, self.plan.target)
         self._append("pointwise", labels.pointwise(lines, 1), operands, out, schedule, epilogue=lines, flops=len(lines),
                      origin=(self.node,))  # fmt: skip
         return out
 
     def _append(
-        self, kernel: KernelName, label: str, operands: tuple[Operand, ...], output: int, schedule: variants.Schedule,
+        self, kernel: KernelName, label: str, operands: tuple[Operand, ...], output: int, schedule: spread.Schedule,
         **fields: Any,
     ) -> None:  # fmt: skip
         known = {b.id: b for b in (*self.plan.buffers, *self.state.values())}

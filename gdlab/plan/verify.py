@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from gdlab.base.errors import CompileError
 from gdlab.plan.dispatch import Arg, Dispatch, Operand, PointOp, UpdateCore
 from gdlab.plan.records import Buffer, ExecutionPlan, MemoryPlan, Update
+from gdlab.plan.spread import flat, update_groups
 from gdlab.plan.target import Limits
-from gdlab.plan.variants import flat, update_groups
 
 # kinds of buffers that hold something before the first dispatch
 _HELD = ("input", "parameter", "derived", "constant", "state")

@@ -3,16 +3,16 @@
 
 from gdlab.base.errors import ExpertIndexError, GraphEncodeError, ReorderViolation, SessionConsumedError
 from gdlab.plan.order import ConflictTracker
-from gdlab.record.attention import FlashAttnVecParams, SdpaParams
 from gdlab.record.buffers import Buffer
+from gdlab.record.compute_graph import ComputeGraph, Node
 from gdlab.record.encoder import CommandEncoder
 from gdlab.record.executor import GraphExecutor
 from gdlab.record.finish import PendingWork
-from gdlab.record.graph import ComputeGraph, Node
+from gdlab.record.graph_session import GraphSession
+from gdlab.record.list_report import Report
+from gdlab.record.node_times import ListProfile, NodeTime
 from gdlab.record.products import GgmlQuantizedMatmulIdParams, GgmlQuantizedMatmulParams, QuantizedMatmulParams
-from gdlab.record.profile import ListProfile, NodeTime
-from gdlab.record.report import Report
-from gdlab.record.session import GraphSession
+from gdlab.record.scaled_attention import FlashAttnVecParams, SdpaParams
 
 __all__ = [
     "Buffer",

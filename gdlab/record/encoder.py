@@ -17,10 +17,10 @@ from gdlab.graph import attrs_key
 from gdlab.op import REGISTRY, Op
 from gdlab.plan.order import Footprint
 from gdlab.record.buffers import Buffer
-from gdlab.record.chains import chain_fuser
+from gdlab.record.compute_graph import ComputeGraph, Node
 from gdlab.record.fuse import fuser
-from gdlab.record.graph import ComputeGraph, Node
-from gdlab.record.operations import (
+from gdlab.record.fusion import chain_fuser
+from gdlab.record.operation import (
     KINDS,
     Build,
     Operation,

@@ -42,13 +42,13 @@ from gdlab.devices.choose import device as chosen_device
 from gdlab.devices.fit import ALIGN, free_bytes, round_up
 from gdlab.plan.records import Buffer as PieceBuffer
 from gdlab.record.buffers import Allocation, Buffer, checked_layout
-from gdlab.record.graph import Node
-from gdlab.record.operations import Operation, Part
+from gdlab.record.compute_graph import Node
+from gdlab.record.operation import Operation, Part
 
 if TYPE_CHECKING:
     from gdlab.record.encoder import Call
-    from gdlab.record.profile import ListProfile
-    from gdlab.record.session import GraphSession
+    from gdlab.record.graph_session import GraphSession
+    from gdlab.record.node_times import ListProfile
 
 T = TypeVar("T")
 BINDINGS = 4096  # nodes made ready that are kept, without scratch
@@ -131,7 +131,7 @@ class GraphExecutor(Closing):
         return self._session(True, auto_barrier, strict)
 
     def _session(self, recording: bool, auto_barrier: bool, strict: bool) -> Any:
-        from gdlab.record.session import GraphSession
+        from gdlab.record.graph_session import GraphSession
 
         self.check_open("begin")
         return GraphSession(self, recording, auto_barrier, strict)

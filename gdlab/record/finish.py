@@ -11,9 +11,9 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, ExpertIndexError
 from gdlab.base.types import Array
-from gdlab.record.graph import Node, Placed, grouping, placed, sketched
-from gdlab.record.operations import Part
-from gdlab.record.report import Report
+from gdlab.record.compute_graph import Node, Placed, grouping, placed, sketched
+from gdlab.record.list_report import Report
+from gdlab.record.operation import Part
 
 if TYPE_CHECKING:
     from gdlab.record.encoder import Call, CommandEncoder

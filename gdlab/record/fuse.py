@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from gdlab.base.errors import ArgumentError
 from gdlab.plan.order import Footprint, Range
-from gdlab.record import functions
-from gdlab.record.graph import ComputeGraph, Node
-from gdlab.record.operations import Operation, Part, fused, moved, unstored
+from gdlab.record import op_methods
+from gdlab.record.compute_graph import ComputeGraph, Node
+from gdlab.record.operation import Operation, Part, fused, moved, unstored
 
 if TYPE_CHECKING:
     from gdlab.record.executor import GraphExecutor
@@ -66,13 +66,13 @@ def fuse(graph: ComputeGraph, rules: str = "norms") -> int:
 def _product_of(nodes: Sequence[Node], at: int) -> int | None:
     """Return the first product behind a norm that reads its result, or None."""
     norm = nodes[at]
-    if unstored(norm.operation.build) is not functions.rms_norm or norm.kind != "rms_norm" or norm.opaque:
+    if unstored(norm.operation.build) is not op_methods.rms_norm or norm.kind != "rms_norm" or norm.opaque:
         return None
     y = norm.operation.results[0].range
     for j in range(at + 1, len(nodes)):
         own = nodes[j].operation.footprint
         if any(r.overlaps(y) for r in own.reads):
-            product = unstored(nodes[j].operation.build) is functions.mul and nodes[j].kind == "elementwise_mul"
+            product = unstored(nodes[j].operation.build) is op_methods.mul and nodes[j].kind == "elementwise_mul"
             return j if product and not nodes[j].opaque else None
         if any(_covers(w, y) for w in own.writes):
             return None
@@ -150,6 +150,6 @@ def _joined_operation(executor: GraphExecutor, norm: Node, product: Node) -> Ope
     scale = b if a.range == norm.operation.results[0].range else a
     result, like = shifted.results[0], norm.operation.results[0].type
     return fused(
-        executor, functions.scaled_rms_norm, norm.operation,
+        executor, op_methods.scaled_rms_norm, norm.operation,
         Part(scale.buffer, scale.range, like), Part(result.buffer, result.range, like),
     )  # fmt: skip

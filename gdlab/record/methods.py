@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from gdlab.base.errors import ArgumentError, DTypeError
 from gdlab.base.types import HALVES, DType, f32, u32
-from gdlab.record import functions
+from gdlab.record import op_methods
 from gdlab.record.buffers import SHARED_WORD, Buffer, checked_dtype, integer, real
-from gdlab.record.operations import Operation, OpKind, checked_buffer, operation, part, tensor
+from gdlab.record.operation import Operation, OpKind, checked_buffer, operation, part, tensor
 
 if TYPE_CHECKING:
     from gdlab.record.executor import GraphExecutor
@@ -36,7 +36,7 @@ def rms_norm(ex: GraphExecutor, where: str, buffers: Buffers, rows: Any, dim: An
         for i, (name, shape) in enumerate((("input", (rows, dim)), ("weight", (dim,)), ("output", (rows, dim))))
     )
     return operation(
-        ex, where, functions.rms_norm, (x, w), y, (("eps", eps),), kind="rms_norm", in_place=x.range != w.range
+        ex, where, op_methods.rms_norm, (x, w), y, (("eps", eps),), kind="rms_norm", in_place=x.range != w.range
     )
 
 
@@ -45,7 +45,7 @@ def rms_norm_no_scale_f32(ex: GraphExecutor, where: str, buffers: Buffers, rows:
     rows, dim, eps = integer(where, "rows", rows), integer(where, "dim", dim), _eps(where, eps)
     x, y = (part(ex, where, name, buffers, i, tensor((rows, dim))) for i, name in enumerate(("input", "output")))
     return operation(
-        ex, where, functions.rms_norm_no_scale, (x,), y, (("eps", eps),), kind="rms_norm", in_place=True, fuse=True
+        ex, where, op_methods.rms_norm_no_scale, (x,), y, (("eps", eps),), kind="rms_norm", in_place=True, fuse=True
     )
 
 
@@ -65,12 +65,12 @@ def _elementwise(
 
 def elementwise_add(ex: GraphExecutor, where: str, buffers: Buffers, n: Any, dtype: Any) -> Operation:
     """Check and lower `elementwise_add`."""
-    return _elementwise(ex, where, buffers, n, dtype, functions.add, "elementwise_add")
+    return _elementwise(ex, where, buffers, n, dtype, op_methods.add, "elementwise_add")
 
 
 def elementwise_mul(ex: GraphExecutor, where: str, buffers: Buffers, n: Any, dtype: Any) -> Operation:
     """Check and lower `elementwise_mul`."""
-    return _elementwise(ex, where, buffers, n, dtype, functions.mul, "elementwise_mul")
+    return _elementwise(ex, where, buffers, n, dtype, op_methods.mul, "elementwise_mul")
 
 
 def _flat(ex: GraphExecutor, where: str, buffers: Buffers, function: Any, *attrs: tuple[str, Any]) -> Operation:
@@ -82,20 +82,20 @@ def _flat(ex: GraphExecutor, where: str, buffers: Buffers, function: Any, *attrs
 
 def gelu(ex: GraphExecutor, where: str, buffers: Buffers) -> Operation:
     """Check and lower `gelu`."""
-    return _flat(ex, where, buffers, functions.gelu)
+    return _flat(ex, where, buffers, op_methods.gelu)
 
 
 def softcap(ex: GraphExecutor, where: str, buffers: Buffers, cap: Any) -> Operation:
     """Check and lower `softcap`."""
     cap = real(where, "cap", cap, "a finite number > 0", lambda v: v > 0)
-    return _flat(ex, where, buffers, functions.softcap, ("cap", cap))
+    return _flat(ex, where, buffers, op_methods.softcap, ("cap", cap))
 
 
 def softmax(ex: GraphExecutor, where: str, buffers: Buffers, rows: Any, cols: Any) -> Operation:
     """Check and lower `softmax`."""
     shape, dtype = (integer(where, "rows", rows), integer(where, "cols", cols)), _dtype(ex, where, buffers[0])
     x, y = (part(ex, where, name, buffers, i, tensor(shape, dtype)) for i, name in enumerate(("input", "output")))
-    return operation(ex, where, functions.softmax, (x,), y, kind="softmax", in_place=True)
+    return operation(ex, where, op_methods.softmax, (x,), y, kind="softmax", in_place=True)
 
 
 def _theta(where: str, theta: Any) -> float:
@@ -115,7 +115,7 @@ def rope(ex: GraphExecutor, where: str, buffers: Buffers, seq_len: Any, head_dim
     dtype = _dtype(ex, where, buffers[0])
     x, y = (part(ex, where, name, buffers, i, tensor((length, d), dtype)) for i, name in enumerate(("input", "output")))
     positions = part(ex, where, "positions", buffers, 2, tensor((length,), u32), least=True)
-    return operation(ex, where, functions.rope, (x, positions), y, (("theta", theta),), in_place=True, fuse=True)
+    return operation(ex, where, op_methods.rope, (x, positions), y, (("theta", theta),), in_place=True, fuse=True)
 
 
 def rope_neox_f32(
@@ -137,10 +137,10 @@ def rope_neox_f32(
     x, y = (part(ex, where, name, buffers, i, tensor(shape)) for i, name in enumerate(("input", "output")))
     positions = part(ex, where, "positions", buffers, 2, tensor((length,), u32), least=True)
     if not turned:
-        return operation(ex, where, functions.copied, (x,), y, in_place=True)
+        return operation(ex, where, op_methods.copied, (x,), y, in_place=True)
     factors = [
         part(ex, where, "freq_factors", buffers, i, tensor((turned // 2,)), least=True) for i in range(3, len(buffers))
     ]
     attrs = (("n_heads", heads), ("head_dim", d), ("rope_dim", turned), ("theta", theta))
-    build = functions.rope_leading if pairing == "rope" and turned < d else functions.rope_neox
+    build = op_methods.rope_leading if pairing == "rope" and turned < d else op_methods.rope_neox
     return operation(ex, where, build, (x, positions, *factors), y, attrs, in_place=True, fuse=True)

@@ -16,7 +16,7 @@ from gdlab.ops.quant import GROUPS, PACKS, row_bytes
 from gdlab.plan.order import Range
 from gdlab.record.buffers import Buffer, integer
 from gdlab.record.finish import index_error
-from gdlab.record.operations import Operation, Part, checked_buffer, operation, part, tensor
+from gdlab.record.operation import Operation, Part, checked_buffer, operation, part, tensor
 
 if TYPE_CHECKING:
     from gdlab.record.executor import GraphExecutor

@@ -14,7 +14,7 @@ from gdlab.base.errors import ArgumentError, SessionError, ShapeError, UnderDecl
 from gdlab.plan.order import Conflict, ConflictTracker, Footprint, Range
 from gdlab.plan.records import HazardKind
 from gdlab.record.buffers import Buffer, integer
-from gdlab.record.graph import Node
+from gdlab.record.compute_graph import Node
 
 LARGEST = 8  # groups of so many nodes and more are counted together
 

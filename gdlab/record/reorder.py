@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from gdlab.plan.order import ConflictTracker, conflicts_within, levels
-from gdlab.record.graph import ComputeGraph, Node, grouping
+from gdlab.record.compute_graph import ComputeGraph, Node, grouping
 
 AHEAD = 63  # nodes behind the conflicting one that are looked at
 ENDS = ("sdpa", "softmax")  # kinds that end the look-ahead

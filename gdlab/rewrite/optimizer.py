@@ -18,9 +18,9 @@ from gdlab.op import ALL_PHASES, Phase, Safety
 from gdlab.op.cost import Cost, CostModel, cost_model
 from gdlab.rewrite.engine import worklist
 from gdlab.rewrite.engine.eclasses import EClasses, ENodeTypes, distinct, fold_firings, name_classes, packed_firings
+from gdlab.rewrite.engine.egglog_program import Program, program_of, program_text
+from gdlab.rewrite.engine.encoded_rows import Encoded, Key, encode, ops_of
 from gdlab.rewrite.engine.history import Delta, deltas
-from gdlab.rewrite.engine.program import Program, program_of, program_text
-from gdlab.rewrite.engine.rows import Encoded, Key, encode, ops_of
 from gdlab.rewrite.engine.saturate import Budget, EngineFailure, Saturation, saturate
 from gdlab.rewrite.explain.answers import Asked
 from gdlab.rewrite.explain.classes import EClass, Priced, eclasses
@@ -28,8 +28,8 @@ from gdlab.rewrite.explain.lazy_report import LazyReport
 from gdlab.rewrite.explain.mutable_graph import MutableGraph, stays
 from gdlab.rewrite.explain.near_misses import WHEN_ENABLED, near_misses
 from gdlab.rewrite.explain.report import Iteration, OptimizeReport, StopReason
-from gdlab.rewrite.explain.steps import Explained, explain
-from gdlab.rewrite.extract.choose import Choice, extract
+from gdlab.rewrite.explain.rewrite_steps import Explained, explain
+from gdlab.rewrite.extract.choice import Choice, extract
 from gdlab.rewrite.extract.problem import UNITS, Prices, problem_of
 from gdlab.rewrite.rules import RULES
 from gdlab.rewrite.rules.packing import PACKED_PRODUCT, Siblings, siblings_of

@@ -7,6 +7,7 @@
     session.step(); print(session.read_loss())
 """
 
+from gdlab.session.allocated_bytes import MemorySummary
 from gdlab.session.builders import (
     DeviceLike,
     SessionConfig,
@@ -21,7 +22,6 @@ from gdlab.session.builders import (
 )
 from gdlab.session.initial import initial_values
 from gdlab.session.inspect import by_buffer
-from gdlab.session.memory import MemorySummary
 from gdlab.session.node_places import Nodes, nodes_of
 from gdlab.session.optimizer import Optimizer
 from gdlab.session.profile import DispatchProfile, SessionProfile, Timings

@@ -16,11 +16,11 @@ from gdlab.devices.base import Counters, Device, DeviceInfo, Shared
 from gdlab.graph import Value
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import ExecutionPlan, Update
+from gdlab.session.allocated_bytes import MemorySummary, summary
 from gdlab.session.checkpoint import Checkpoints, Snapshot
 from gdlab.session.external import ExternalMemory, Slot
 from gdlab.session.inspect import Inspection, Space
 from gdlab.session.loaded import LoadedPlan
-from gdlab.session.memory import MemorySummary, summary
 from gdlab.session.node_places import Nodes, nodes_as_compiled
 from gdlab.session.optimizer import Optimizer, checked, optimizer
 from gdlab.session.places import Output, outputs_of

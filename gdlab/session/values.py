@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, DTypeError, OutputIndexError, SessionError, ShapeError, unknown_name
-from gdlab.base.formats.packed import Packed
+from gdlab.base.formats.packed_bytes import Packed
 from gdlab.base.types import FORMATS, Array, u32
 from gdlab.base.words import listed, plural
 from gdlab.op.storage import Part

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.eager import EagerSession, TapeExport, TensorRef
-from gdlab.eager.export import to_graph
+from gdlab.eager.tape_as_graph import to_graph
 from gdlab.plan.rules import RULES
 from gdlab.session.checkpoint import MOMENTS, STATE, Snapshot
 from gdlab.study.study import Study

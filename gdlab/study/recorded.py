@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gdlab.record.export import exported
+from gdlab.record.list_as_graph import exported
 from gdlab.study.study import Study
 
 if TYPE_CHECKING:
-    from gdlab.record.session import GraphSession
+    from gdlab.record.graph_session import GraphSession
 
 
 def to_study(session: GraphSession, name: str = "list") -> Study:

@@ -22,7 +22,7 @@ from gdlab.view.document.compiled import compiled_document
 from gdlab.view.document.document import Document, load_doc
 from gdlab.view.document.make import Draft, graph_doc, graph_summary, run_json
 from gdlab.view.document.sweeps import sweep_doc
-from gdlab.view.document.tape import tape_doc
+from gdlab.view.document.tape_document import tape_doc
 
 KINDS = "a graph, report, plan, session, compiled graph, sweep, document or file"
 

@@ -131,7 +131,7 @@ def test_a_damaged_file_is_refused_and_nothing_is_opened(tmp_path: Path, monkeyp
     graph.save(path, weights=True)
     whole = path.read_bytes()
     opened: list[object] = []
-    monkeypatch.setattr("gdlab.compiled.build.open_session", lambda *_: opened.append(1))
+    monkeypatch.setattr("gdlab.compiled.build_compiled.open_session", lambda *_: opened.append(1))
     for at in range(0, len(whole), 41):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
         with pytest.raises(LoadError, match="load_compiled_graph: file"):

@@ -15,7 +15,7 @@ from gdlab import ops
 from gdlab.autodiff import differentiate
 from gdlab.base.errors import ArgumentError, CompileError, DeviceUnavailableError, SessionError
 from gdlab.devices.choose import device
-from gdlab.devices.cpu.chain import Scratch, array, build, emit
+from gdlab.devices.cpu.chain_calls import Scratch, array, build, emit
 from gdlab.devices.cpu.cpu_device import CpuDevice, memory_bytes
 from gdlab.devices.cpu.operands import domain, viewed
 from gdlab.devices.cpu.update_calls import BLOCK
@@ -118,7 +118,7 @@ def test_the_calls_of_an_expression_say_what_the_expression_says(text: str) -> N
 
 
 def _number(value: float) -> Any:
-    from gdlab.devices.cpu.chain import Number
+    from gdlab.devices.cpu.chain_calls import Number
 
     return Number(np.float32(value))
 

@@ -22,15 +22,15 @@ from benchmarks.passes import LARGE
 from gdlab import kernels, ops
 from gdlab.autodiff import differentiate
 from gdlab.devices.base import KEPT, owner
-from gdlab.devices.cpu.chain import Scratch, array, build, emit
+from gdlab.devices.cpu.chain_calls import Scratch, array, build, emit
 from gdlab.devices.cpu.cpu_device import TINY, flush
 from gdlab.devices.cpu.update_calls import BLOCK
-from gdlab.devices.wgpu import progress, recording
+from gdlab.devices.wgpu import compile_progress, pass_recording
 from gdlab.devices.wgpu.wgpu_device import WgpuProgram
 from gdlab.graph import Graph
 from gdlab.session import Session, build_session, build_session_cached
 
-chains: Any = importlib.import_module("gdlab.devices.cpu.chain")
+chains: Any = importlib.import_module("gdlab.devices.cpu.chain_calls")
 SHARED = 2  # a shared machine may take twice the time of a bar
 
 
@@ -216,9 +216,9 @@ def test_long_products_by_a_transposed_matrix(m: int) -> None:
 @pytest.fixture
 def no_loop() -> Iterator[None]:
     """As on a machine without a compiler."""
-    recording.loop.cache_clear()
+    pass_recording.loop.cache_clear()
     yield
-    recording.loop.cache_clear()
+    pass_recording.loop.cache_clear()
 
 
 def losses(count: int) -> tuple[list[float], bool]:
@@ -240,9 +240,9 @@ def losses(count: int) -> tuple[list[float], bool]:
 def test_the_c_loop_records_what_python_records(no_loop: None, monkeypatch: pytest.MonkeyPatch) -> None:
     needs("wgpu")
     found, in_c = losses(4)
-    assert in_c == (recording.loop() is not None)
-    recording.loop.cache_clear()
-    monkeypatch.setattr(recording.shutil, "which", lambda name: None)
+    assert in_c == (pass_recording.loop() is not None)
+    pass_recording.loop.cache_clear()
+    monkeypatch.setattr(pass_recording.shutil, "which", lambda name: None)
     assert losses(4) == (found, False) and len(set(found)) == 4
 
 
@@ -250,8 +250,8 @@ def test_a_compiler_that_fails_is_as_none(
     no_loop: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(recording.shutil, "which", lambda name: str(tmp_path / "cc"))
-    assert recording.loop() is None and not list(tmp_path.rglob("*.so"))
+    monkeypatch.setattr(pass_recording.shutil, "which", lambda name: str(tmp_path / "cc"))
+    assert pass_recording.loop() is None and not list(tmp_path.rglob("*.so"))
 
 
 @pytest.fixture
@@ -292,10 +292,10 @@ def test_the_first_step_takes_no_longer_than_three_others(device: str, case: str
 
 def test_long_work_tells_how_far_it_is(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     caplog.set_level("INFO", "gdlab.devices")
-    assert list(progress.told("warm-up", [1, 2])) == [1, 2] and not caplog.messages
+    assert list(compile_progress.told("warm-up", [1, 2])) == [1, 2] and not caplog.messages
     times = iter([0.0, 0.5, 2.5, 2.9, 3.6, 4.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
-    assert list(progress.told("warm-up", "abcd")) == ["a", "b", "c", "d"]
+    monkeypatch.setattr(compile_progress.time, "monotonic", lambda: next(times))
+    assert list(compile_progress.told("warm-up", "abcd")) == ["a", "b", "c", "d"]
     assert caplog.messages == ["warm-up: 1 of 4", "warm-up: 3 of 4", "warm-up: all 4 in 4.0 s"]
 
 

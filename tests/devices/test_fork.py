@@ -10,7 +10,7 @@ import sys
 import pytest
 from machine import needs
 
-from gdlab.devices.cpu.queue import CpuQueue
+from gdlab.devices.cpu.cpu_queue import CpuQueue
 
 pytestmark = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork on this system")
 

@@ -16,11 +16,11 @@ import gdlab
 from gdlab import ops
 from gdlab.base.errors import SessionError
 from gdlab.devices.base import BufferCopy, Clear, Copy, owner
-from gdlab.devices.cpu.queue import CpuQueue
+from gdlab.devices.cpu.cpu_queue import CpuQueue
 from gdlab.devices.pool import Pool, size_class
-from gdlab.devices.wgpu import queue as room
 from gdlab.devices.wgpu import wgpu_device
-from gdlab.devices.wgpu.queue import FIRST_PART, PART_BYTES, WgpuQueue
+from gdlab.devices.wgpu import wgpu_queue as room
+from gdlab.devices.wgpu.wgpu_queue import FIRST_PART, PART_BYTES, WgpuQueue
 from gdlab.graph import Graph
 from gdlab.session import build_inference_session
 
@@ -50,7 +50,7 @@ def test_only_the_queue_submits_and_writes() -> None:
     folder = Path(gdlab.__file__).parent
     calls = re.compile(r"\.(QueueSubmit\w*|QueueWriteBuffer)\(")
     found = {str(path.relative_to(folder)) for path in folder.rglob("*.py") if calls.search(path.read_text())}
-    assert found == {str(Path("devices/wgpu/queue.py"))}
+    assert found == {str(Path("devices/wgpu/wgpu_queue.py"))}
 
 
 # parts ----------------------------------------------------------------------------------------------------------------

@@ -41,9 +41,9 @@ from gdlab.base.threads import Job, wait_for
 from gdlab.base.types import u32
 from gdlab.devices.base import IN_FLIGHT, Counters, owner
 from gdlab.devices.wgpu import wgpu_device as room
-from gdlab.devices.wgpu.queue import PART_BYTES
 from gdlab.devices.wgpu.readback import Mapped
 from gdlab.devices.wgpu.wgpu_device import RAW, WgpuProgram
+from gdlab.devices.wgpu.wgpu_queue import PART_BYTES
 from gdlab.plan.records import Buffer
 
 

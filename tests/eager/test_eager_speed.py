@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from machine import needs
 
-from gdlab.devices.cpu.queue import CpuQueue
+from gdlab.devices.cpu.cpu_queue import CpuQueue
 from gdlab.eager import EagerSession
 
-queues: Any = importlib.import_module("gdlab.devices.cpu.queue")
+queues: Any = importlib.import_module("gdlab.devices.cpu.cpu_queue")
 SHARED = 1.6  # a shared machine may take so many times a bar
 
 

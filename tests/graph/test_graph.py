@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clock import seconds_there
+from structure import same_structure
 
 from gdlab import ops
 from gdlab.autodiff import differentiate
@@ -25,7 +26,7 @@ from gdlab.base.errors import (
     unknown_name,
 )
 from gdlab.base.types import TensorType, broadcast_shapes, u32
-from gdlab.graph import Graph, reachable, same_structure, users
+from gdlab.graph import Graph, reachable, users
 from gdlab.op import REGISTRY
 from gdlab.op.reference import evaluate
 

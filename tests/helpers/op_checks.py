@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import plans
 import pytest
+from structure import same_structure
 
 from gdlab import ops
 from gdlab.autodiff import differentiate
 from gdlab.base.errors import GdlabError
 from gdlab.base.types import Array, TensorType, f32, u32
-from gdlab.graph import Graph, Value, same_structure
+from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY, Bad, Leaf, Op, Sample
 from gdlab.op.reference import compare, evaluate, magnitudes
 from gdlab.op.text import parse

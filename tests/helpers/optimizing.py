@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from structure import same_structure
 
 import gdlab.ops as ops
 from gdlab.autodiff import differentiate
-from gdlab.graph import Graph, Value, reachable, same_structure
+from gdlab.graph import Graph, Value, reachable
 from gdlab.graph.replay import SWEEP, _state, replay
 from gdlab.op import Phase
 from gdlab.op.cost import Cost, contraction_flops, roofline

@@ -45,7 +45,7 @@ KERNELS = {
 
 
 def join(dispatch: Dispatch, target: Target) -> tuple[str, LineMap]:
-    """The kernel that the label names: for `gdlab.kernels.wgsl`."""
+    """The kernel that the label names: for `gdlab.kernels.dispatch_wgsl`."""
     return KERNELS[dispatch.label], ()
 
 

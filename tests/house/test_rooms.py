@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -73,6 +74,17 @@ def test_every_module_is_in_a_room_and_every_room_exists() -> None:
     strays = [label(path) for path in MODULES if room_of(path) not in LEVEL]
     assert MODULES and strays == []
     assert [room for room in ROOMS if room not in {room_of(path) for path in MODULES}] == []
+
+
+# A basename is one module, but for importers and networks, which are named after formats, families and ops, and these.
+NAMED_ALIKE = ("load", "models", "generate")
+SHARED = {"cache", "conditions", "feeds", "files", "optimizer", "pool", "record"}
+
+
+def test_a_basename_is_one_module() -> None:
+    modules = [path for path in MODULES if path.relative_to(PACKAGE).parts[0] not in NAMED_ALIKE]
+    names = Counter(path.stem for path in modules if path.stem != FACE)
+    assert {name for name, times in names.items() if times > 1} <= SHARED
 
 
 def later_imports(text: str, room: str, here: tuple[str, ...] = ()) -> list[str]:
@@ -160,10 +172,10 @@ import gdlab, inspect
 from importlib import import_module
 from gdlab.base.binding import BINDINGS
 homes = {"Value": "graph.value", "Graph": "graph.graph", "ExecutionPlan": "plan.records",
-         "Session": "session.session", "Study": "study.study", "CompiledGraph": "compiled.graph",
-         "EagerSession": "eager.session", "GraphSession": "record.session",
+         "Session": "session.session", "Study": "study.study", "CompiledGraph": "compiled.compiled_graph",
+         "EagerSession": "eager.eager_session", "GraphSession": "record.graph_session",
          "GgufModel": "load.gguf.model", "PretrainedModel": "load.pretrained", "Tokens": "generate.tokens",
-         "Report": "record.report", "Document": "view.document.document"}
+         "Report": "record.list_report", "Document": "view.document.document"}
 for cls, names in BINDINGS.items():
     owner = getattr(import_module(f"gdlab.{homes[cls]}"), cls) if cls in homes else import_module(f"gdlab.{cls}")
     for name, target in names.items():

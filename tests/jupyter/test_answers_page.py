@@ -13,8 +13,9 @@ from playwright.sync_api import Page, expect
 
 from gdlab.devices.cpu import calls
 from gdlab.study.study import Study
-from gdlab.view.answer.html import answer_html
-from gdlab.view.answer.make import (
+from gdlab.view.answer.answer_html import answer_html
+from gdlab.view.answer.answer_record import Answer
+from gdlab.view.answer.making import (
     check_answer,
     doctor_answer,
     gradient_answer,
@@ -22,7 +23,6 @@ from gdlab.view.answer.make import (
     step_answer,
     watch_answer,
 )
-from gdlab.view.answer.record import Answer
 from gdlab.view.text.doctor import DoctorRow, doctor_rows
 
 SHOW = """html => {

@@ -7,8 +7,8 @@ from panels import ask, of, until
 from shells import run, told
 
 from gdlab.jupyter import widget
-from gdlab.view.answer.html import answer_html
-from gdlab.view.answer.make import gradient_answer, profile_answer
+from gdlab.view.answer.answer_html import answer_html
+from gdlab.view.answer.making import gradient_answer, profile_answer
 from gdlab.view.document.runs import times_of
 
 

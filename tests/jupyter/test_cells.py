@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 from browser import Server, cell, command, open_notebook, run_cell
-from places import REPO
 from playwright.sync_api import Locator, Page
 
 from gdlab.view.picture.palette import INK
@@ -45,13 +42,6 @@ def written(lab: Server, page: Page) -> Locator:
     run_cell(page, 0)
     run_cell(page, 1)
     return drawn(page)
-
-
-def test_the_table_of_ops_is_the_registrys() -> None:
-    made = subprocess.run(
-        [sys.executable, "labextension/ops_ts.py"], cwd=REPO, capture_output=True, text=True, check=True
-    ).stdout
-    assert made == (REPO / "labextension/src/host/ops.ts").read_text(encoding="utf-8")
 
 
 def test_b14_ops_have_the_colours_of_their_families_before_any_run(lab: Server, page: Page) -> None:

@@ -17,9 +17,9 @@ from playwright.sync_api import Locator, Page, expect
 from gdlab import CompileOptions
 from gdlab.base.words import cell, duration, nbytes, sig
 from gdlab.study.study import Study
-from gdlab.view.answer.html import answer_html
-from gdlab.view.answer.make import gradient_answer
-from gdlab.view.answer.record import Answer
+from gdlab.view.answer.answer_html import answer_html
+from gdlab.view.answer.answer_record import Answer
+from gdlab.view.answer.making import gradient_answer
 from gdlab.view.ask.chain import sentence
 from gdlab.view.document.document import Document
 from gdlab.view.document.runs import times_of

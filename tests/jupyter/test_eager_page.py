@@ -8,7 +8,7 @@ from playwright.sync_api import Page
 
 from gdlab.eager import EagerSession
 from gdlab.view.document.document import Document
-from gdlab.view.document.tape import tape_doc
+from gdlab.view.document.tape_document import tape_doc
 
 pytestmark = pytest.mark.browser
 

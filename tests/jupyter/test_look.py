@@ -11,6 +11,7 @@ import pytest
 import view_networks
 from bare_page import TABS, live, mount, open_tab, trained
 from browser import settled
+from colours import contrast
 from nested_calls import network
 from playwright.sync_api import Locator, Page
 
@@ -21,7 +22,6 @@ from gdlab.study.study import Study
 from gdlab.view.document.document import Document
 from gdlab.view.document.layouts import laid_out
 from gdlab.view.document.make import graph_doc
-from gdlab.view.picture.palette import contrast
 from gdlab.view.picture.plan_picture import plan_picture
 from gdlab.view.text.plan_text import live_bytes
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from typing import Any
@@ -11,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from panels import ask, of, until
-from places import REPO
 
 from gdlab import ops
 from gdlab.graph import Graph
@@ -19,13 +16,6 @@ from gdlab.jupyter import widget
 from gdlab.jupyter.messages import PROTOCOL
 from gdlab.jupyter.widget import Panel, merge_points
 from gdlab.study.study import Study
-
-
-def test_types_are_generated():
-    made = subprocess.run(
-        [sys.executable, "labextension/messages_ts.py"], cwd=REPO, capture_output=True, text=True, check=True
-    ).stdout
-    assert made == (REPO / "labextension/src/live/messages.ts").read_text(encoding="utf-8")
 
 
 def test_hello_sends_the_document_unless_the_page_has_it(panel):

@@ -16,10 +16,10 @@ from gdlab import kernels, ops
 from gdlab.autodiff import differentiate
 from gdlab.graph import Graph, Value
 from gdlab.kernels.coverage import coverage
-from gdlab.kernels.join import wgsl_with_parts
+from gdlab.kernels.dispatch_wgsl import wgsl_with_parts
 from gdlab.kernels.reasons import reason, workgroup_bytes
 from gdlab.op import Shader
-from gdlab.plan import compile, variants
+from gdlab.plan import compile, spread
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.target import Limits, Target
 from gdlab.plan.update import Recipe, update_of
@@ -84,7 +84,7 @@ def test_a_workgroup_writes_what_the_picture_gives_it(case: str) -> None:
     build, target = CASES[case]
     d = dispatch_of(build, target)
     covered = coverage(d)
-    assert covered.over in ("result", "input") and covered.groups <= variants.flat(d.workgroups)
+    assert covered.over in ("result", "input") and covered.groups <= spread.flat(d.workgroups)
     some = sorted({0, min(1, covered.groups - 1), covered.groups - 1})
     for workgroup, written in zip(some, written_by(d, target, some), strict=True):
         assert written == drawn_for(covered, workgroup), (case, workgroup, covered)
@@ -98,7 +98,7 @@ def test_every_kernel_has_a_picture_a_reason_and_parts() -> None:
         for target in (SOFTWARE, HARDWARE):
             for d in compile(wire(op, op.samples[0]).graph, mode="inference", target=target).dispatches:
                 covered = coverage(d)
-                assert 0 < covered.groups <= variants.flat(d.workgroups), (d.label, covered)
+                assert 0 < covered.groups <= spread.flat(d.workgroups), (d.label, covered)
                 text, _, parts = wgsl_with_parts(d)
                 assert text == kernels.wgsl(d, target)[0] and {"store", "where"} <= dict(parts).keys(), (d.label, parts)
                 reads = {f"read {k}" for k in range(len(d.operands))}

@@ -19,7 +19,7 @@ from gdlab.base.memo import LruCache
 from gdlab.base.types import Array
 from gdlab.devices.base import Clear, owner
 from gdlab.devices.choose import device as open_device
-from gdlab.devices.wgpu.replay import WgpuProgram
+from gdlab.devices.wgpu.plan_replay import WgpuProgram
 from gdlab.devices.wgpu.wgpu_device import WgpuDevice
 from gdlab.graph import Graph
 from gdlab.kernels import wgsl
@@ -27,8 +27,8 @@ from gdlab.op import REGISTRY, Op, Sample, Shader
 from gdlab.plan import compile
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import ExecutionPlan
+from gdlab.plan.spread import in_bounds
 from gdlab.plan.target import Limits, Target
-from gdlab.plan.variants import in_bounds
 
 READ = re.compile(r"fn (\w+)_(at|four)\(i: u32\) -> (\S+) \{\n")
 STORE = re.compile(r"fn (store\w*)\(i: u32, value: (\S+)\) \{\n.*?\n\}", re.DOTALL)

@@ -28,10 +28,10 @@ from gdlab.devices.choose import device
 from gdlab.graph import Graph, Value
 from gdlab.kernels.pieces import Text
 from gdlab.kernels.product import Product
-from gdlab.kernels.shared import shared_tiles
+from gdlab.kernels.workgroup_tiles import shared_tiles
 from gdlab.op import REGISTRY, Shader, reference
 from gdlab.op.numpy_form import NumpyForm
-from gdlab.plan import compile, variants
+from gdlab.plan import compile, spread
 from gdlab.plan.dispatch import SCALARS, Dispatch, Matmul
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import Target
@@ -111,8 +111,8 @@ def test_shared_tiles_of_every_size(name: str, monkeypatch: pytest.MonkeyPatch) 
         nbytes = (16384, 32768)[number % 2] if tiling[5] == 1 else 32768
         limits = replace(found.target.limits, workgroup_bytes=nbytes)
         target = Target("wgpu", "hardware", limits)
-        forced = lambda p, t, _, tiling=tiling: variants.shared_tiles(p, tiling, t.limits)  # noqa: E731
-        monkeypatch.setattr(variants, "matmul", forced)
+        forced = lambda p, t, _, tiling=tiling: spread.shared_tiles(p, tiling, t.limits)  # noqa: E731
+        monkeypatch.setattr(spread, "matmul", forced)
         for m, n, k in SIZES[number % 2 :: 2]:
             a, b = (k, m) if name == "matmul_at" else (m, k), (n, k) if name == "matmul_bt" else (k, n)
             build = lambda a=a, b=b: ops.tanh(getattr(ops, name)(ops.input("a", a), ops.input("b", b)) * 0.25)  # noqa: E731
@@ -178,7 +178,7 @@ def test_shared_tiles_fit_every_adapter() -> None:
     for nbytes, (a, b), tiling in product((16384, 17000, 32768, 49152), product(("mk", "km"), ("kn", "nk")), asked):
         limits = replace(Target.portable().limits, workgroup_bytes=nbytes)
         p = Matmul(300, 300, 300, a, b, 0)
-        schedule = variants.shared_tiles(p, tiling, limits)
+        schedule = spread.shared_tiles(p, tiling, limits)
         text = Text()
         shared_tiles(text, Product(p, "a", "b", True, True, True), schedule.params)
         sizes = [int(n) for n in re.findall(r"var<workgroup> \w+: array<vec4<f32>, (\d+)>", text.done()[0])]
@@ -294,7 +294,7 @@ def test_folds_of_prime_lengths(shape: tuple[int, ...]) -> None:
     (1, 1 << 20, 1), (1, 65536, 4), (2, 3 * 65537, 1), (1, 65537, 4), (1, 2 * 9973, 8), (5, 7, 3), (1, 97 * 89 * 64, 1),
 ])  # fmt: skip
 def test_parts_of_a_fold_are_equal(outer: int, length: int, inner: int) -> None:
-    parts = variants._fold_parts(outer, length, inner)
+    parts = spread._fold_parts(outer, length, inner)
     assert length % parts == 0 and (parts == 1 or length // parts >= (4096 if inner == 1 else 64))
     assert (parts > 1) == ((outer, length, inner) not in ((1, 65537, 4), (5, 7, 3)))
 

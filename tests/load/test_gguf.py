@@ -418,7 +418,7 @@ def test_a_file_opens_as_a_study_whose_session_has_its_blocks(kind: str, tmp_pat
 def test_packed_blocks_enter_a_session_as_they_are(kind: str) -> None:
     """Blocks that no encoder makes: as numbers they would be encoded to others."""
     from gdlab.base.formats import decode
-    from gdlab.base.formats.packed import Packed
+    from gdlab.base.formats.packed_bytes import Packed
 
     dtype = DType[kind]
     words = np.full(gd.TensorType((2, 256), dtype).size_bytes // 4, 0x31323334, np.uint32)  # halves of 0.16

@@ -13,6 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_models import CNN_HELD, IDS, IMAGES, N, X, agree, cnn, f, given, ints, model, scalar, transformer, wanted
 
 import gdlab as gd
+from gdlab.load.onnx.proto import Outside, tensor_of
+from gdlab.load.shared import Malformed
 from gdlab.rewrite import optimize
 
 
@@ -258,3 +260,28 @@ def test_every_width_of_numbers_is_read() -> None:
     assert list(loaded.weights) == ["half", "wide", "brain", "bits", "plain"]
     for array in loaded.weights.values():
         np.testing.assert_array_equal(array, values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "given", "dtype", "wanted"),
+    [
+        ("UINT8", "int32_data", [255, 300, -1], np.uint8, [255, 44, 255]),
+        ("INT8", "int32_data", [-1, 200], np.int8, [-1, -56]),
+        ("INT16", "int32_data", [-3], np.int16, [-3]),
+        ("BOOL", "int32_data", [1, 0, 2], np.bool_, [True, False, True]),
+        ("INT64", "int64_data", [-(1 << 40)], np.int64, [-(1 << 40)]),
+        ("UINT64", "uint64_data", [1 << 63], np.uint64, [1 << 63]),
+        ("DOUBLE", "double_data", [2.5], np.float32, [2.5]),
+    ],
+)
+def test_numbers_in_fields_are_those_of_their_type(kind: str, field: str, given: Any, dtype: Any, wanted: Any) -> None:
+    """What does not fit a type keeps its low bits, as it does for ONNX."""
+    tensor = TensorProto(data_type=getattr(TensorProto, kind), dims=[len(given)], **{field: given})
+    array = tensor_of(tensor, Outside(None, 0)).array
+    assert array.dtype == dtype
+    np.testing.assert_array_equal(array, wanted)
+    assert kind != "BOOL" or array.view(np.uint8).max() == 1
+    tensor.dims[0] += 1
+    with pytest.raises(Malformed) as refused:
+        tensor_of(tensor, Outside(None, 0))
+    assert refused.value.args[1:] == (f"{len(given)} values", f"{len(given) + 1} ([{len(given) + 1}])")

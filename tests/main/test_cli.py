@@ -18,8 +18,8 @@ from gdlab.base.errors import DeviceUnavailableError
 from gdlab.graph import Graph
 from gdlab.op import public_ops
 from gdlab.study.study import Study
-from gdlab.view.ask.replay import after
 from gdlab.view.ask.slices import VIEWS
+from gdlab.view.ask.step_replay import after
 from gdlab.view.document.make import load_doc
 from gdlab.view.text.twin import twin
 

@@ -26,8 +26,6 @@ from gdlab.ops import table
 from gdlab.plan.expr import FUNCTIONS, names
 from gdlab.rewrite import optimize
 
-DOCS = REPO / "docs" / "ops.md"
-
 
 @pytest.mark.parametrize("op", REGISTRY.values(), ids=list(REGISTRY))
 def test_a_record_is_whole(op: Op) -> None:
@@ -99,10 +97,6 @@ def test_every_public_op_is_a_function_of_ops_and_a_method() -> None:
     assert {name for name in public if REGISTRY[name].operands} | {"split"} == of_ops
     assert [name for name in ops.__all__ if not callable(getattr(ops, name))] == []
     assert ops.__all__ == sorted(ops.__all__)
-
-
-def test_the_docs_table_is_written_from_the_registry() -> None:
-    assert DOCS.read_text(encoding="utf-8") == table.markdown(), "run: python -m gdlab.ops.table > docs/ops.md"
 
 
 def test_the_listing_has_every_op_once() -> None:

@@ -1,11 +1,12 @@
 """The text form: goldens, and printing and parsing as inverses."""
 
 import pytest
+from structure import same_structure
 
 from gdlab import ops
 from gdlab.autodiff import differentiate
 from gdlab.base.errors import LoadError
-from gdlab.graph import Graph, same_structure
+from gdlab.graph import Graph
 from gdlab.op.text import parse
 
 

@@ -12,7 +12,7 @@ from op_checks import wire
 from gdlab.base.types import u32
 from gdlab.op import REGISTRY, Op
 from gdlab.rewrite.rules.pattern import Rule
-from gdlab.rewrite.rules.table import RULES, fused_rules
+from gdlab.rewrite.rules.rule_table import RULES, fused_rules
 from gdlab.view.document.passes import gradient_sources
 
 RULED = [op for op in REGISTRY.values() if op.gradient is not None and op.rule.__module__.startswith("gdlab.")]

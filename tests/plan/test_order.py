@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import networks
 import pytest
@@ -15,7 +15,6 @@ from gdlab.plan.order import (
     Conflict,
     Footprint,
     Range,
-    barrier_groups,
     critical_path,
     hazards,
     levels,
@@ -102,6 +101,18 @@ def a_list(seed: int) -> list[Footprint]:
     rng = random.Random(seed)
     part = (parts, slices, mixed, buffers)[seed % 4]
     return [a_launch(rng, part) for _ in range(rng.randrange(14))]
+
+
+def barrier_groups(footprints: Iterable[Footprint]) -> list[int]:
+    """Return the group of each launch, in this order: a launch that conflicts with the current group begins another."""
+    tracker, group, found = ConflictTracker(), 0, list[int]()
+    for launch, footprint in enumerate(footprints):
+        if tracker.conflicts(footprint):
+            group += 1
+            tracker.reset()
+        tracker.add(launch, footprint)
+        found.append(group)
+    return found
 
 
 @pytest.mark.parametrize("seed", range(0, LISTS, 100))

@@ -23,7 +23,7 @@ from gdlab.graph import Value
 from gdlab.models import TransformerLmConfig, transformer_lm
 from gdlab.op.reference import compare, evaluate, magnitudes
 from gdlab.ops.packed import columns, packed
-from gdlab.plan import codec, compile, variants
+from gdlab.plan import codec, compile, spread
 from gdlab.plan.dispatch import Dispatch, Result
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import CompileOptions, Target
@@ -171,13 +171,13 @@ def test_every_schedule_stores_every_range(
     """Rows and widths that end inside a tile, K in parts that a second dispatch adds up."""
     needs("wgpu")
     target = replace(device_of("wgpu").target, adapter_class=kind)
-    plain = variants.matmul
+    plain = spread.matmul
     for (m, k), tiling in itertools.product([(5, 7), (36, 64)], TILINGS if kind == "hardware" else [None]):
         if tiling is not None:
-            forced = lambda p, t, _, tiling=tiling: variants.shared_tiles(p, tiling, t.limits)  # noqa: E731
-            monkeypatch.setattr(variants, "matmul", forced)
+            forced = lambda p, t, _, tiling=tiling: spread.shared_tiles(p, tiling, t.limits)  # noqa: E731
+            monkeypatch.setattr(spread, "matmul", forced)
         else:
-            monkeypatch.setattr(variants, "matmul", plain)
+            monkeypatch.setattr(spread, "matmul", plain)
         graph = products(m, k, *widths)
         plan = plan_of(graph, target=target)
         split = tiling is not None and tiling[-1] > 1

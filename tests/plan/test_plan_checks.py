@@ -20,9 +20,9 @@ from gdlab.graph import Graph
 from gdlab.plan import compile
 from gdlab.plan.dispatch import Dispatch, Operand
 from gdlab.plan.records import ExecutionPlan
+from gdlab.plan.spread import grid
 from gdlab.plan.target import CompileOptions, Limits, Target
 from gdlab.plan.update import Recipe, update_of
-from gdlab.plan.variants import grid
 from gdlab.plan.verify import verify, verify_update
 
 CPU = CpuDevice()

@@ -111,7 +111,7 @@ def half_of(ex: gd.GraphExecutor) -> Buffer:
 
 
 def test_the_first_part_runs_before_the_second_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gdlab.devices.wgpu import queue as room
+    from gdlab.devices.wgpu import wgpu_queue as room
 
     ex = rec.executor("wgpu")
     s = ex.begin_recorded(auto_barrier=True)

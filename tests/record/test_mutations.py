@@ -33,7 +33,7 @@ from gdlab.record import (
     Report,
     SdpaParams,
 )
-from gdlab.record.attention import tmp_buffer_bytes
+from gdlab.record.scaled_attention import tmp_buffer_bytes
 
 CLASSES = (Buffer, CommandEncoder, ComputeGraph, GraphExecutor, GraphSession, Node, PendingWork, Report)
 # What a caller cannot tell from its absence, and why.

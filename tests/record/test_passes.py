@@ -18,7 +18,7 @@ import gdlab as gd
 from gdlab.base.errors import ArgumentError, ReorderViolation
 from gdlab.plan.order import Footprint, Range, conflicts_within
 from gdlab.record import Buffer, check
-from gdlab.record.graph import grouping
+from gdlab.record.compute_graph import grouping
 from gdlab.record.reorder import new_order
 
 
@@ -171,8 +171,8 @@ def test_a_scale_that_overlaps_and_dtypes_that_differ_are_refused_by_name(ex: gd
     """F3 and F4 cannot be reached by the checks of the methods: they are asked of nodes made by hand."""
     from dataclasses import replace
 
+    from gdlab.record.compute_graph import Node
     from gdlab.record.fuse import refusal
-    from gdlab.record.graph import Node
 
     pair = Pair(ex)
     s = ex.begin_recorded(auto_barrier=True)

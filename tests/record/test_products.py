@@ -20,7 +20,7 @@ from gdlab.record import (
     QuantizedMatmulParams,
     SdpaParams,
 )
-from gdlab.record.attention import tmp_buffer_bytes
+from gdlab.record.scaled_attention import tmp_buffer_bytes
 
 Array = np.ndarray[Any, Any]
 P0 = ("Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,11 +14,16 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from gdlab.rewrite import optimize
 from gdlab.rewrite import optimizer as pipeline
-from gdlab.rewrite.extract.choose import Choice, Problem, cyclic_classes, extract, live_order
+from gdlab.rewrite.extract.choice import Choice, Problem, extract, live_order
+from gdlab.rewrite.extract.cycles import classes_below, components
+
+
+def components_of(of_class: Sequence[Sequence[int]], children: Sequence[tuple[int, ...]]) -> list[int]:
+    return components(classes_below(of_class, children))
 
 
 def solve(problem: Problem) -> Choice:
-    return extract(problem, cyclic_classes(problem.of_class, problem.children))
+    return extract(problem, components_of(problem.of_class, problem.children))
 
 
 def cost_of(problem: Problem, choice: list[int]) -> int | None:
@@ -184,16 +190,16 @@ def test_a_cheap_choice_that_closes_a_cycle_is_not_taken() -> None:
 def test_components_are_numbered_where_there_are_cycles() -> None:
     of_class = [[0], [1, 2], [3], [4]]
     children: list[tuple[int, ...]] = [(), (0,), (2,), (1,), (2, 0)]
-    first, a, b, last = cyclic_classes(of_class, children)
+    first, a, b, last = components_of(of_class, children)
     assert (first, last) == (-1, -1) and a == b >= 0
     # deep chains do not recurse
     n = 20_000
-    assert set(cyclic_classes([[k] for k in range(n)], [(k - 1,) if k else () for k in range(n)])) == {-1}
+    assert set(components_of([[k] for k in range(n)], [(k - 1,) if k else () for k in range(n)])) == {-1}
 
 
 def test_a_deadline_keeps_what_was_found() -> None:
     problem = random_problem(7)
-    found = extract(problem, cyclic_classes(problem.of_class, problem.children), seconds=-1.0)
+    found = extract(problem, components_of(problem.of_class, problem.children), seconds=-1.0)
     assert found.cost_after <= found.cost_before
 
 

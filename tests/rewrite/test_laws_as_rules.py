@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from growing import replayed
 
 import gdlab.ops as ops
 from gdlab.graph import Graph, Value
 from gdlab.op.reference import evaluate
 from gdlab.rewrite import RULES, Rewrite, optimize, rule
-from gdlab.rewrite.engine.history import NamedNode, replayed
+from gdlab.rewrite.engine.history import NamedNode
 from gdlab.rewrite.engine.saturate import Budget
 from gdlab.study.study import Study
 

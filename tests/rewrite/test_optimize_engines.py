@@ -6,17 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from growing import replayed
 from optimizing import MANY, PHASES, check_laws, check_replay, graph_of, mlp_with_gate, p, run_alone, transformer
 from random_graphs import random_feeds, random_graph
+from structure import same_structure
 
 import gdlab.ops as ops
 from gdlab.base.errors import UnknownNameError
-from gdlab.graph import Graph, same_structure
+from gdlab.graph import Graph
 from gdlab.rewrite import RULES, Budget, OptimizeReport, optimize
 from gdlab.rewrite.engine import saturate as egraph
 from gdlab.rewrite.engine import worklist
-from gdlab.rewrite.engine.history import NamedNode, replayed
-from gdlab.rewrite.engine.program import program_of
+from gdlab.rewrite.engine.egglog_program import program_of
+from gdlab.rewrite.engine.history import NamedNode
 
 
 @pytest.mark.parametrize("batch", range(4))

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from optimizing import mlp_with_gate, transformer
 from random_graphs import random_graph
+from structure import same_structure
 
 import gdlab.ops as ops
-from gdlab.graph import same_structure
 from gdlab.graph.replay import replay, topological
 from gdlab.rewrite import OptimizeReport, optimize
+from gdlab.rewrite.engine.egglog_program import Program, Rows, program_of
 from gdlab.rewrite.engine.history import deltas
-from gdlab.rewrite.engine.program import Program, Rows, program_of
 from gdlab.rewrite.engine.saturate import Snapshot
 from gdlab.rewrite.explain.report import LATE
 from gdlab.rewrite.rules import RULES

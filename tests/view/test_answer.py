@@ -16,9 +16,23 @@ from gdlab.devices.cpu import calls
 from gdlab.graph import Graph
 from gdlab.study.parity import CheckProgress
 from gdlab.study.study import Study
+from gdlab.view.answer.answer_html import MOST_ROWS, answer_html
+from gdlab.view.answer.answer_record import (
+    Answer,
+    Axis,
+    Bar,
+    Cell,
+    Column,
+    Counts,
+    Course,
+    Link,
+    Position,
+    Section,
+    Text,
+)
+from gdlab.view.answer.answer_record import Verdict as Mark
 from gdlab.view.answer.axis import log_scale, power
-from gdlab.view.answer.html import MOST_ROWS, answer_html
-from gdlab.view.answer.make import (
+from gdlab.view.answer.making import (
     check_answer,
     doctor_answer,
     gradient_answer,
@@ -27,8 +41,6 @@ from gdlab.view.answer.make import (
     step_answer,
     watch_answer,
 )
-from gdlab.view.answer.record import Answer, Axis, Bar, Cell, Column, Counts, Course, Link, Position, Section, Text
-from gdlab.view.answer.record import Verdict as Mark
 from gdlab.view.answer.style import STYLE
 from gdlab.view.text.doctor import DoctorRow, doctor_text
 

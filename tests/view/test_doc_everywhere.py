@@ -12,7 +12,7 @@ from random_graphs import random_graph
 from small_models import SMALL, TRAINED
 
 from gdlab.study.study import Study
-from gdlab.view.ask.replay import after
+from gdlab.view.ask.step_replay import after
 from gdlab.view.document.document import document_id
 from gdlab.view.document.make import Document
 

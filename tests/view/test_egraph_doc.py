@@ -10,6 +10,7 @@ from typing import Any
 import networks
 import pytest
 from documents import checked, doc_of
+from growing import replayed
 from IPython.core.interactiveshell import InteractiveShell
 from networks import gated_block, there_and_back
 from random_graphs import random_graph
@@ -21,7 +22,7 @@ from gdlab.autodiff import differentiate
 from gdlab.graph import Graph
 from gdlab.jupyter import display
 from gdlab.rewrite import OptimizeReport, optimize
-from gdlab.rewrite.engine.history import RECORDED, replayed, sorted_operands
+from gdlab.rewrite.engine.history import RECORDED, sorted_operands
 from gdlab.session.stages import PipelineStage
 from gdlab.study.study import Study
 from gdlab.view.ask.slices import view_slice

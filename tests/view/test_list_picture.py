@@ -10,7 +10,7 @@ import pytest
 import recording as rec
 
 import gdlab as gd
-from gdlab.record.report import Report
+from gdlab.record.list_report import Report
 from gdlab.view.picture.list_picture import MOST_NODES, list_html, list_picture
 
 SVG = "{http://www.w3.org/2000/svg}"

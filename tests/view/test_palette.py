@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from colours import contrast
 
-from gdlab.view.picture.palette import FAMILIES, INK, LANE_FAMILY, Theme, contrast, family_ink, lane_tint, mix, oklch
+from gdlab.view.picture.palette import FAMILIES, INK, LANE_FAMILY, Theme, family_ink, lane_tint, mix, oklch
 
 THEMES: tuple[Theme, ...] = ("light", "dark")
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from gdlab.eager import EagerSession
 from gdlab.view.document.closure import problems
-from gdlab.view.document.tape import tape_doc
+from gdlab.view.document.tape_document import tape_doc
 from gdlab.view.text.twin import twin
 
 

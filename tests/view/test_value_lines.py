@@ -14,7 +14,8 @@ from gdlab.graph import Graph
 from gdlab.study.study import Study
 from gdlab.view.layout.drawn import Drawn
 from gdlab.view.layout.layered import auto
-from gdlab.view.layout.stretch import LINE, extra_room, stretched
+from gdlab.view.layout.metrics import LINE
+from gdlab.view.layout.stretch import extra_room, stretched
 from gdlab.view.layout.value_lines import gradient_lines, value_lines
 from gdlab.view.picture.picture import pane, picture
 

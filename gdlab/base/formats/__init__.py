@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gdlab.base.formats import columns, ggml
+from gdlab.base.formats import column_blocks, ggml
 from gdlab.base.formats.boundary import BOUNDARY, bf16_numpy, check_boundary, entered, from_bytes, landed, to_bytes
-from gdlab.base.formats.rounding import (
+from gdlab.base.formats.round16 import (
     bf16_bits,
     bf16_values,
     decode_bf16,
@@ -40,8 +40,8 @@ __all__ = [
 _CODECS: dict[DType, tuple[Callable[[Array], Array], Callable[[Array, Shape], Array]]] = {
     DType.f16: (encode_f16, decode_f16),
     DType.bf16: (encode_bf16, decode_bf16),
-    DType.q4: (columns.encode_q4, columns.decode_q4),
-    DType.q8: (columns.encode_q8, columns.decode_q8),
+    DType.q4: (column_blocks.encode_q4, column_blocks.decode_q4),
+    DType.q8: (column_blocks.encode_q8, column_blocks.decode_q8),
 }
 
 

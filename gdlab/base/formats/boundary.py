@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from gdlab.base.errors import DTypeError, ShapeError
-from gdlab.base.formats.rounding import bf16_bits, bf16_values, narrowed
+from gdlab.base.formats.round16 import bf16_bits, bf16_values, narrowed
 from gdlab.base.types import Array, DType
 from gdlab.base.words import plural
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.types import Array, Shape
-from gdlab.devices.cpu.chain import (
+from gdlab.devices.cpu.chain_calls import (
     Scratch,
     Value,
     array,

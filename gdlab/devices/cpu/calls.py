@@ -10,7 +10,7 @@ import numpy as np
 from gdlab.base.errors import CompileError
 from gdlab.base.types import Array
 from gdlab.devices.cpu.builder import NumpyKernelBuilder
-from gdlab.devices.cpu.chain import Number, Scratch, array, build
+from gdlab.devices.cpu.chain_calls import Number, Scratch, array, build
 from gdlab.devices.cpu.update_calls import update
 from gdlab.op import REGISTRY, Axis, Shader
 from gdlab.op.numpy_form import NumpyCall, NumpyForm

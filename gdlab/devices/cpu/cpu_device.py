@@ -28,7 +28,7 @@ from gdlab.devices.base import (
     Shared,
     Stamp,
 )
-from gdlab.devices.cpu.queue import CpuQueue, CpuRecorded
+from gdlab.devices.cpu.cpu_queue import CpuQueue, CpuRecorded
 from gdlab.devices.fit import check_memory, free_bytes, physical_bytes, zeros
 from gdlab.plan.dispatch import SCALARS, Dispatch
 from gdlab.plan.records import Buffer, ExecutionPlan, Update

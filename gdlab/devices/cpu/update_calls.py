@@ -8,7 +8,7 @@ import numpy as np
 
 from gdlab.base.types import Array, Shape
 from gdlab.devices.cpu.builder import NumpyKernelBuilder
-from gdlab.devices.cpu.chain import Value, array, chain, emit
+from gdlab.devices.cpu.chain_calls import Value, array, chain, emit
 from gdlab.op.numpy_form import NumpyCall
 from gdlab.plan.dispatch import Arg, ParameterUpdate, Stretch, scalar_places
 from gdlab.plan.rules import UpdateRule, rule_of

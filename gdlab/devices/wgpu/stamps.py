@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gdlab.devices.base import Bound, Copy, Item, Readback, Stamp
-from gdlab.devices.wgpu.recording import record_pass
+from gdlab.devices.wgpu.pass_recording import record_pass
 
 if TYPE_CHECKING:
     from gdlab.devices.wgpu.wgpu_device import Gpu

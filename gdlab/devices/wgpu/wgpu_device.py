@@ -28,14 +28,14 @@ from gdlab.base.words import natural
 from gdlab.devices.base import Counters, Device, DeviceInfo, Region, Shared, owner
 from gdlab.devices.fit import ALIGN, Bounds, free_bytes, round_up
 from gdlab.devices.pool import Pool
-from gdlab.devices.wgpu.queue import WgpuQueue
+from gdlab.devices.wgpu.plan_replay import WgpuProgram
 from gdlab.devices.wgpu.readback import Mapped
-from gdlab.devices.wgpu.replay import WgpuProgram
+from gdlab.devices.wgpu.wgpu_queue import WgpuQueue
 from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.kernel_digest import source_hash
 from gdlab.plan.records import ExecutionPlan
-from gdlab.plan.source import source_hash
+from gdlab.plan.spread import in_bounds
 from gdlab.plan.target import Limits, Target
-from gdlab.plan.variants import in_bounds
 
 __all__ = ["Gpu", "WgpuDevice", "WgpuProgram", "adapters", "open"]
 

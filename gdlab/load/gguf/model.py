@@ -19,7 +19,7 @@ import numpy as np
 from gdlab.base.binding import bound
 from gdlab.base.errors import ArgumentError, LoadError, unknown_name
 from gdlab.base.formats import decode
-from gdlab.base.formats.packed import Packed
+from gdlab.base.formats.packed_bytes import Packed
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.base.words import plural
 from gdlab.graph import Graph

@@ -23,15 +23,10 @@ from gdlab.load.shared import MOST_NODES, Malformed, Unsupported
 WHERE = "load_onnx"
 STANDARD = ("", "ai.onnx")
 EXTERNAL = 1  # TensorProto.DataLocation
+BOOL, BFLOAT16 = 9, 16  # TensorProto.DataType
 DEEPEST = 16  # functions in functions
 MOST_BYTES = (1 << 31) - 1  # of a model; protobuf has no more
 MOST_NAMES = 1 << 24  # characters of the names in functions that are written out
-FIELDS: dict[int, str] = {  # TensorProto.DataType -> the field that holds elements that are no raw bytes
-    1: "float_data", 2: "int32_data", 3: "int32_data", 4: "int32_data", 5: "int32_data", 6: "int32_data",
-    7: "int64_data", 9: "int32_data", 10: "int32_data", 11: "double_data", 12: "uint64_data", 13: "uint64_data",
-    16: "int32_data",
-}  # fmt: skip
-BITS = ("float16", "bfloat16")  # in int32_data they lie as their bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,21 +264,24 @@ def _elements_of(proto: Any, outside: Outside) -> tuple[Array, str]:
             raise Malformed(f"tensor {proto.name!r}", f"{len(raw)} bytes", wanted)
         data = np.frombuffer(raw, dtype)
     else:
-        listed = getattr(proto, FIELDS[proto.data_type])
-        if len(listed) != count:
-            raise Malformed(f"tensor {proto.name!r}", f"{len(listed)} values", f"{count} ({list(shape)})")
-        data = _listed(listed, name, dtype)
+        return _listed(proto, shape), name
     if name == "bfloat16":  # the upper half of a float32
         data = bf16_values(data)
     return data.reshape(shape), name
 
 
-def _listed(numbers: Any, name: str, dtype: np.dtype[Any]) -> Array:
-    """Elements of one of the fields of numbers."""
-    wide: Any = {"f": np.float64, "u": np.uint64}.get(dtype.kind if name not in BITS else "i", np.int64)
-    given: Array = np.fromiter(numbers, wide, len(numbers))
+def _listed(proto: Any, shape: tuple[int, ...]) -> Array:
+    """Return the elements of a tensor that lie in one of its fields of numbers."""
+    from onnx import helper, numpy_helper
+
+    count, listed = math.prod(shape), getattr(proto, helper.tensor_dtype_to_field(proto.data_type))
+    if len(listed) != count:
+        raise Malformed(f"tensor {proto.name!r}", f"{len(listed)} values", f"{count} ({list(shape)})")
     with np.errstate(all="ignore"):
-        return given.astype(np.uint16).view(dtype) if name in BITS else given.astype(dtype)
+        data: Array = numpy_helper.to_array(proto)
+    if proto.data_type == BOOL:  # whatever stands for true
+        return data.view(np.uint8).astype(np.bool_)
+    return data.astype(np.float32) if proto.data_type == BFLOAT16 else data
 
 
 def _whole(data: Array, name: str) -> Tensor:

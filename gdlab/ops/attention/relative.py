@@ -11,6 +11,8 @@ from gdlab.op import is_number
 from gdlab.ops.index import gather
 from gdlab.ops.leaves import constant_u32
 
+__all__ = ["t5_relative_bias"]
+
 WHERE = "t5_relative_bias"
 
 

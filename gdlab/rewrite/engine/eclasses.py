@@ -12,8 +12,8 @@ from gdlab.base.types import TensorType
 from gdlab.graph import Attrs, AttrVar, Graph, Node, Value
 from gdlab.op import REGISTRY, Op
 from gdlab.ops.packed import COLUMNS, PACKED
-from gdlab.rewrite.engine.program import Signature
-from gdlab.rewrite.engine.rows import Encoded, Key, fold_key
+from gdlab.rewrite.engine.egglog_program import Signature
+from gdlab.rewrite.engine.encoded_rows import Encoded, Key, fold_key
 from gdlab.rewrite.engine.saturate import Saturation
 from gdlab.rewrite.rules.packing import Siblings
 from gdlab.rewrite.rules.pattern import COMMUTATIVE, Rule

@@ -8,12 +8,12 @@ from functools import lru_cache
 from typing import Any
 
 from gdlab.graph import AttrVar, ConstantData
-from gdlab.rewrite.engine.program import Signature
+from gdlab.rewrite.engine.egglog_program import Signature
 from gdlab.rewrite.engine.saturate import Snapshot
 from gdlab.rewrite.rules.pattern import COMMUTATIVE, Rule
 from gdlab.rewrite.rules.relations import Interner
 
-__all__ = ["RECORDED", "Delta", "NamedNode", "deltas", "rank", "renamed", "replayed", "sorted_operands"]
+__all__ = ["RECORDED", "Delta", "NamedNode", "deltas", "rank", "renamed", "sorted_operands"]
 
 RECORDED = 300  # nodes of a graph up to which a study has its e-graph's growth recorded by itself: at most 30 ms
 
@@ -95,16 +95,6 @@ def deltas(
         recorded.append(Delta(added, merged, len(before) - len(there), fired))
         known, shots = dict.fromkeys(nodes), now
     return tuple(recorded)
-
-
-def replayed(recorded: Sequence[Delta], k: int) -> frozenset[NamedNode]:
-    """Return the e-nodes after iteration k, without labels: the deltas 0 … k applied in order."""
-    nodes: set[NamedNode] = set()
-    for delta in recorded[: k + 1]:
-        moved = {old: new for new, old in delta.merged}
-        nodes = {renamed(n, moved) for n in nodes}
-        nodes |= {NamedNode(n.cls, n.op, n.children, n.attrs) for n in delta.added}
-    return frozenset(nodes)
 
 
 def renamed(node: NamedNode, moved: Mapping[str, str]) -> NamedNode:

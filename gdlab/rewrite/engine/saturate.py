@@ -24,10 +24,10 @@ from typing import Any, Literal
 from gdlab.base.errors import OptimizeError, SessionError
 from gdlab.base.threads import Job, OwnerThread, wait_for
 from gdlab.base.words import duration, plural, sig, whole
-from gdlab.rewrite.engine.program import Program, Rows
+from gdlab.rewrite.engine.egglog_program import Program, Rows
 from gdlab.rewrite.rules.pattern import COMMUTATIVE
 
-__all__ = ["Budget", "ENode", "EngineFailure", "Firing", "Gate", "Saturation", "Snapshot", "saturate", "stop_engine"]
+__all__ = ["Budget", "ENode", "EngineFailure", "Firing", "Gate", "Saturation", "Snapshot", "saturate"]
 
 ENGINES_KEPT = 16  # small ones: each holds the ops and rules of one kind of graph
 RUNS = 64  # of one engine: its e-graph keeps a report of every iteration, 6 KB a run, which Pop does not remove
@@ -221,12 +221,6 @@ def saturate(
     if isinstance(result, EngineFailure):
         raise result
     return result
-
-
-def stop_engine() -> None:
-    """End the owner thread, which drops every e-graph; the next call of `saturate` starts another."""
-    if _engines is not None:
-        _engines.owner.close()
 
 
 # the engine, on the owner's thread only -------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gdlab.graph import AttrVar
 from gdlab.op import REGISTRY
-from gdlab.rewrite.engine.program import Column, Program, Rows, by_arity, node_variables, premises
+from gdlab.rewrite.engine.egglog_program import Column, Program, Rows, by_arity, node_variables, premises
 from gdlab.rewrite.engine.saturate import Budget, ENode, Firing, Gate, Saturation, Snapshot
 from gdlab.rewrite.rules.pattern import COMMUTATIVE, Rule
 from gdlab.rewrite.rules.relations import EQUAL, TYPE, Relation

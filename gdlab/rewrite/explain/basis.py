@@ -8,7 +8,7 @@ from functools import cached_property
 from heapq import heappop, heappush
 
 from gdlab.rewrite.engine.eclasses import EClasses, Firing
-from gdlab.rewrite.engine.rows import Key
+from gdlab.rewrite.engine.encoded_rows import Key
 from gdlab.rewrite.rules.pattern import Rule
 
 __all__ = ["Basis", "Explained", "Note", "Use", "shortest"]

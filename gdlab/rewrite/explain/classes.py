@@ -8,9 +8,9 @@ from typing import Any
 
 from gdlab.base.types import TensorType
 from gdlab.rewrite.engine.eclasses import LEAF, EClasses, ordered
+from gdlab.rewrite.engine.encoded_rows import Key
 from gdlab.rewrite.engine.history import Delta, NamedNode, rank, renamed
-from gdlab.rewrite.engine.rows import Key
-from gdlab.rewrite.extract.choose import Choice, Problem, Search
+from gdlab.rewrite.extract.choice import Choice, Problem, Search
 from gdlab.rewrite.extract.problem import TIE, UNITS
 from gdlab.rewrite.rules.relations import Interner
 

@@ -10,7 +10,7 @@ from typing import Any
 from gdlab.graph import Node
 from gdlab.graph.replay import SWEEP, Step
 from gdlab.rewrite.engine.eclasses import Firing, distinct
-from gdlab.rewrite.engine.rows import Key
+from gdlab.rewrite.engine.encoded_rows import Key
 from gdlab.rewrite.explain.basis import Explained
 from gdlab.rewrite.explain.mutable_graph import RewriteLog, steps_of
 from gdlab.rewrite.explain.report import Derivation, RuleStat

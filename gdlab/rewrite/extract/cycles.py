@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-__all__ = ["cheapest_trees", "classes_below", "components", "cyclic_classes"]
+__all__ = ["cheapest_trees", "classes_below", "components"]
 
 
 def classes_below(
@@ -18,13 +18,9 @@ def classes_below(
     ]
 
 
-def cyclic_classes(of_class: Sequence[Sequence[int]], children: Sequence[tuple[int, ...]]) -> list[int]:
-    """Per class the number of its strongly connected component, all e-nodes as edges; −1 where it is in no cycle."""
-    return components(classes_below(of_class, children))
-
-
 def components(below: Sequence[tuple[int, ...]]) -> list[int]:
-    """`cyclic_classes` of classes that read the classes `below` them.
+    """Return the number of each class's strongly connected component, −1 where it is in no cycle; each class reads the
+    classes `below` it, by any of its e-nodes.
 
     (R. Tarjan, Depth-first search and linear graph algorithms, 1972; iterative.)
     """

@@ -7,8 +7,8 @@ from typing import Any
 
 from gdlab.op.cost import CostModel, contraction_flops
 from gdlab.rewrite.engine.eclasses import LEAF, EClasses, ENodeTypes
-from gdlab.rewrite.engine.rows import Key
-from gdlab.rewrite.extract.choose import Problem
+from gdlab.rewrite.engine.encoded_rows import Key
+from gdlab.rewrite.extract.choice import Problem
 from gdlab.rewrite.extract.cycles import components
 from gdlab.rewrite.rules.prepare import Prepared
 

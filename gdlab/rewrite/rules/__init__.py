@@ -10,6 +10,6 @@ from gdlab.rewrite.rules import (  # noqa: I001
     recognize_loss as recognize_loss,
     recognize_rotary as recognize_rotary,
 )
-from gdlab.rewrite.rules.table import RULES, RuleTable, rule
+from gdlab.rewrite.rules.rule_table import RULES, RuleTable, rule
 
 __all__ = ["RULES", "RuleTable", "rule"]

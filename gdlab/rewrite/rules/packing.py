@@ -22,7 +22,7 @@ from gdlab.ops.packed import packed
 from gdlab.rewrite.rules.conditions import Condition, Match, dtype, is_param, not_output, rank, shape_eq, single_use
 from gdlab.rewrite.rules.pattern import Refusal, Rewrite, Rule
 from gdlab.rewrite.rules.prepare import Prepared, uses_of
-from gdlab.rewrite.rules.table import RULES, rule
+from gdlab.rewrite.rules.rule_table import RULES, rule
 
 __all__ = ["PACKED_PRODUCT", "PACKING", "PRODUCTS", "PreparedView", "Siblings", "families", "siblings_of"]
 

@@ -38,7 +38,7 @@ from gdlab.ops import (
 from gdlab.rewrite.rules.compositions import attr_compose
 from gdlab.rewrite.rules.conditions import finite, shape_eq
 from gdlab.rewrite.rules.pattern import F32_CONSTANTS, Matrix, Rewrite
-from gdlab.rewrite.rules.table import rule
+from gdlab.rewrite.rules.rule_table import rule
 
 __all__: list[str] = []
 

@@ -14,7 +14,7 @@ from gdlab.graph import ConstantData, Graph, Node, attrs_key, reachable
 from gdlab.op import REGISTRY, Alias, Elementwise, Leaf, Movement, Op
 from gdlab.op.storage import trained_parameters
 from gdlab.rewrite.rules.pattern import F32_CONSTANTS, Rule, is_opaque
-from gdlab.rewrite.rules.table import RULES
+from gdlab.rewrite.rules.rule_table import RULES
 
 __all__ = [
     "CSE", "FOLD", "Folded", "Prepared", "TypeNumbers", "fold_constant", "hash_cons", "own_gradients", "uses_of",

@@ -47,7 +47,7 @@ from gdlab.ops.functions import erf
 from gdlab.rewrite.rules.conditions import attr_eq, finite, rank
 from gdlab.rewrite.rules.measures import kept, last_axis, leading_axes, mean_factor, one_over, row
 from gdlab.rewrite.rules.pattern import F32_CONSTANTS, Rewrite
-from gdlab.rewrite.rules.table import rule
+from gdlab.rewrite.rules.rule_table import rule
 
 __all__: list[str] = []
 

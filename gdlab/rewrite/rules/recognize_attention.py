@@ -31,7 +31,7 @@ from gdlab.rewrite.rules.conditions import attr_eq, repeats, shape_eq
 from gdlab.rewrite.rules.constant_conditions import causal_mask, hidden, hidden_keys, seen_keys
 from gdlab.rewrite.rules.measures import flat_heads, heads, heads_apart, one_over_root, rows_first, width
 from gdlab.rewrite.rules.pattern import F32_CONSTANTS, Matrix, Rewrite
-from gdlab.rewrite.rules.table import rule
+from gdlab.rewrite.rules.rule_table import rule
 
 __all__: list[str] = []
 

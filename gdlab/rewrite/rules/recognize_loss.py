@@ -13,7 +13,7 @@ from gdlab.ops import abs, log_softmax, mean, mean_all, neg, scale, sum_all, sum
 from gdlab.rewrite.rules.conditions import attr_eq, rank
 from gdlab.rewrite.rules.measures import all_axes, last_axis, one_over, one_over_rows
 from gdlab.rewrite.rules.pattern import F32_CONSTANTS, Rewrite
-from gdlab.rewrite.rules.table import rule
+from gdlab.rewrite.rules.rule_table import rule
 
 __all__: list[str] = []
 

@@ -17,7 +17,7 @@ from gdlab.rewrite.rules.conditions import Condition, attr_eq, rank, shape_eq
 from gdlab.rewrite.rules.constant_conditions import Layout, cosines, sines
 from gdlab.rewrite.rules.measures import flat_heads, flat_rows, halves, halves_of, rows_first, width
 from gdlab.rewrite.rules.pattern import F32_CONSTANTS, Rewrite
-from gdlab.rewrite.rules.table import rule
+from gdlab.rewrite.rules.rule_table import rule
 
 __all__: list[str] = []
 

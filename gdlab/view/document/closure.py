@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.statistics import BINS, SIDE
-from gdlab.view.document.columns import TABLES, Table
+from gdlab.view.document.columns import Table
 from gdlab.view.document.growth import faults
 from gdlab.view.document.links import Levels, parse_entity
+from gdlab.view.document.tables import TABLES
 
 Data = Mapping[str, Any]
 

@@ -7,47 +7,8 @@ from functools import cached_property
 from itertools import accumulate, chain
 from typing import Any
 
-Json = dict[str, Any]
-
-# Every table of a document: its columns, each with what an absent value means.
-TABLES: dict[str, Json] = {
-    "types": {"text": "", "shape": [], "dtype": "", "nbytes": 0},
-    "lines": {"source": -1, "line": 0, "col": -1, "end_line": -1, "end_col": -1, "stack": []},
-    "nodes": {
-        "key": "", "hash": "", "op": "", "family": "", "name": "", "label": "", "type": -1, "inputs": [], "after": [],
-        "attrs": None, "lane": "forward", "twin": -1, "group": -1, "flags": [], "fate": None, "flops": 0,
-        "bytes_moved": 0, "cost_seconds": 0,
-    },
-    "outputs": {"node": -1, "name": "", "kind": "user", "of": ""},
-    "node_groups": {"key": "", "parent": -1, "label": "", "kind": "", "repeat": 1},
-    "rewrites": {
-        "rule": "", "label": "", "at": [], "bindings": None, "removed": [], "added": None, "rewired": None,
-        "cost_before": 0, "cost_after": 0, "iteration": None, "order": None,
-    },
-    "gradients": {
-        "node": -1, "line": -1, "rule": "", "cotangents": [], "added": [], "accumulated": [], "residuals": None,
-        "reason": "",
-    },
-    "enodes": {
-        "class": "", "op": "", "family": "", "children": [], "attrs": None, "label": "", "cost": None, "more": None,
-        "chosen": 0,
-    },
-    "eclasses": {"name": "", "type": -1, "nodes": [], "made": -1},
-    "kernels": {
-        "key": "", "entry": "", "family": "", "wgsl": "", "workgroup_size": [], "constants": None, "bindings": None,
-        "variant": "", "variant_reason": "", "boilerplate": None, "covers": None, "parts": None, "why": "",
-    },
-    "dispatches": {
-        "label": "", "phase": "", "kernel": -1, "workgroups": [], "reads": [], "writes": [], "group": -1, "flops": 0,
-        "bytes_read": 0, "bytes_written": 0, "family": "",
-    },
-    "barriers": {"start": 0, "stop": 0, "because": None},
-    "intervals": {
-        "name": "", "node": -1, "kind": "", "slot": -1, "offset": 0, "nbytes": 0, "padded": 0, "first": -1, "last": -1,
-        "first_group": -1, "last_group": -1, "pinned": None, "alias_of": -1, "family": "",
-    },
-    "slots": {"nbytes": 0, "tenants": []},
-}  # fmt: skip
+from gdlab.view.document.tables import TABLES
+from gdlab.view.document.tables import Json as Json
 
 
 # packing -------------------------------------------------------------------------------------------------------------

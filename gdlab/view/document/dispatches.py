@@ -10,20 +10,20 @@ from gdlab.base.memo import LruCache
 from gdlab.base.words import nbytes, plural
 from gdlab.graph import Graph
 from gdlab.kernels.coverage import Coverage, coverage
-from gdlab.kernels.join import wgsl_with_parts
+from gdlab.kernels.dispatch_wgsl import wgsl_with_parts
 from gdlab.kernels.line_parts import LineParts
 from gdlab.kernels.reasons import reason as reason_of
 from gdlab.op.cost import Machine
 from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.kernel_digest import source_hash
 from gdlab.plan.memory import padded
 from gdlab.plan.records import Buffer, ExecutionPlan, Group, Hazard, LineMap, Update
 from gdlab.plan.schedule import buffer_hazards, groups_of
-from gdlab.plan.source import source_hash
 from gdlab.plan.target import Target
 from gdlab.session.totals import dispatch_words, totals
 from gdlab.view.document.columns import Json, ragged, sparse, words
 from gdlab.view.document.links import Row, link, link_of_rows
-from gdlab.view.document.stages import Fates, family
+from gdlab.view.document.stage_table import Fates, family
 
 _SIZES = (
     "logical_bytes", "physical_bytes", "peak_bytes", "peak_group", "padding_bytes", "parameter_bytes", "state_bytes"

@@ -7,12 +7,12 @@ from typing import Any
 
 from gdlab.op import REGISTRY
 from gdlab.rewrite import OptimizeReport
+from gdlab.rewrite.engine.egglog_program import attr_names
 from gdlab.rewrite.engine.history import Delta, NamedNode, renamed
-from gdlab.rewrite.engine.program import attr_names
 from gdlab.rewrite.explain.classes import PricedNode
 from gdlab.view.document.columns import Json, Table, ragged, ragged_words, sparse, words
 from gdlab.view.document.document import Document
-from gdlab.view.document.stages import Shared, attr_json
+from gdlab.view.document.stage_table import Shared, attr_json
 
 
 # writing -------------------------------------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gdlab.base.words import plural
-from gdlab.record.export import exported
-from gdlab.record.report import Report
-from gdlab.record.stages import ListStage
+from gdlab.record.list_as_graph import exported
+from gdlab.record.list_report import Report
+from gdlab.record.list_stages import ListStage
 from gdlab.view.document.columns import Json
 from gdlab.view.document.document import Document
 from gdlab.view.document.make import Draft, graph_summary

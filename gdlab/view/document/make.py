@@ -36,7 +36,7 @@ from gdlab.view.document.passes import Pairs, Trace
 from gdlab.view.document.runs import norms_json, times_json, values_json, variants_json
 from gdlab.view.document.selection import selection_of
 from gdlab.view.document.sources import Sources, function_source, sources_of
-from gdlab.view.document.stages import Shared, Stage, carried_lanes, carried_names, derivative_lanes, stage_json
+from gdlab.view.document.stage_table import Shared, Stage, carried_lanes, carried_names, derivative_lanes, stage_json
 from gdlab.view.document.sweeps import sweep_json
 from gdlab.view.document.thinned import decimated
 

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
-from gdlab.view.document.columns import TABLES, Json, column
+from gdlab.view.document.columns import Json, column
 from gdlab.view.document.links import Levels
 from gdlab.view.document.shortened import restored, shortened
+from gdlab.view.document.tables import TABLES
 
 LARGE = 500  # rows of a table from which on it is packed
 MANY = 1500  # pairs of a link

@@ -14,7 +14,7 @@ from gdlab.op import REGISTRY
 from gdlab.rewrite import OptimizeReport
 from gdlab.view.document.columns import Json, ragged, ragged_words, sparse, words
 from gdlab.view.document.sources import function_source
-from gdlab.view.document.stages import Fates, attr_json, family
+from gdlab.view.document.stage_table import Fates, attr_json, family
 
 Pairs = list[tuple[int, int]]
 

@@ -9,7 +9,6 @@ from typing import Literal
 
 from gdlab.base.errors import GraphError
 from gdlab.view.layout.drawn import (
-    SHAPE_OPS,
     Density,
     Drawn,
     Edge,
@@ -25,14 +24,8 @@ from gdlab.view.layout.drawn import (
     pill_tail,
     pill_width,
 )
-from gdlab.view.layout.rows import GX, LONG, Placed, place
-
-NODE = 40  # height of a node
-GY = 32  # gap down
-ROW = NODE + GY
-PILL = 18  # height of a pill
-PITCH = 8  # of rails
-HOPS = 3  # levels of edges that hop over a box of their row
+from gdlab.view.layout.metrics import GX, GY, HOPS, LONG, NODE, PILL, ROW, SHAPE_OPS
+from gdlab.view.layout.rows import Placed, place
 
 # Who is a box: every op, and the few leaves that must stand on their own.
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gdlab.base.words import duration, plural
-from gdlab.view.layout.boxes import NODE, ROW
 from gdlab.view.layout.drawn import Drawn, Edge, Layout, node_width
 from gdlab.view.layout.layered import auto
+from gdlab.view.layout.metrics import NODE, ROW
 
 _MARGIN = 8
 

@@ -9,22 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gdlab.view.layout.metrics import ARROW, ENGINE_VERSION, FIRST_LETTERS, LINE_CUT, PILL_CUT
+
 Kind = Literal["data", "param", "saved", "control"]
 Point = tuple[int, int]
 Short = Callable[[str, int], str]
 """How a long name is shortened to a number of code points: `cut`, or `ShortNames` of all names of a picture."""
 
-LINE_CUT, PILL_CUT = 28, 24  # code points
-FIRST_LETTERS = 4  # code points of a pill's name at the last density
-ARROW = "⤳"  # what stands between the name of a leaf and the shape that it is brought into
-
 Density = Literal[0, 1, 2, 3]
 """The texts that are drawn: 0 all; 1 no types on pills; 2 nor on boxes, names below ops; 3 names on pills shortened.
 
 From 1 on, a chain of adjoints of one op is folded into several rows."""
-
-# Ops of one input that change its shape alone: a parameter that goes through these only is one pill at its reader.
-SHAPE_OPS = frozenset(("broadcast_to", "permute", "reshape", "transpose"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +130,7 @@ class Layout:
         """The columnar form that a document stores; all integers but `seconds`."""
         return {
             "engine": self.engine,
-            "engine_version": 2,
+            "engine_version": ENGINE_VERSION,
             "seconds": self.seconds,
             "density": self.density,
             "x": list(self.x),

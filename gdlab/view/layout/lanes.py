@@ -9,9 +9,6 @@ from itertools import accumulate
 
 from gdlab.base.errors import GraphError
 from gdlab.view.layout.boxes import (
-    NODE,
-    PITCH,
-    ROW,
     Cast,
     Column,
     Sheet,
@@ -24,14 +21,8 @@ from gdlab.view.layout.boxes import (
     write,
 )
 from gdlab.view.layout.drawn import Density, Drawn, Lane, Layout, Point, Wire
+from gdlab.view.layout.metrics import BESIDE, GUTTER, NODE, PITCH, PLACES, ROW, TINT, WIRE_PITCH, WIRE_TRACKS
 from gdlab.view.layout.rows import tracks
-
-TINT = 16  # from a lane's boxes to the edge of its tint
-GUTTER = 48  # between the boxes of two lanes, before wires and rails
-WIRE_TRACKS = 12
-WIRE_PITCH = 5
-PLACES = 4  # of sources in a row; further ones share the last
-BESIDE = 2  # adjoints of one op that stand one behind the other in a row, where long chains are folded
 
 
 @dataclass(frozen=True, slots=True)

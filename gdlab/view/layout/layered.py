@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from gdlab.view.layout.boxes import PITCH, ROW, Cast, cast, column, finished, sheet, sink, write
+from gdlab.view.layout.boxes import Cast, cast, column, finished, sheet, sink, write
 from gdlab.view.layout.drawn import Density, Drawn, Layout
 from gdlab.view.layout.lanes import lanes
+from gdlab.view.layout.metrics import PITCH, ROW
 
 
 def layered(nodes: Sequence[Drawn], density: Density = 0) -> Layout:

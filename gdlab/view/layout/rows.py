@@ -9,12 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-GX = 16  # gap across
-LONG = 6  # rows: a longer edge is a rail
-TRACKS = 32  # rail tracks per gutter; the last one is shared
-QUIET = 1 << 16  # added to the depth of a quiet box: right of all others
-NEAR = 24  # an anchor this close to its only neighbour above is moved exactly below it
-DUMMY = 8
+from gdlab.view.layout.metrics import DUMMY, GX, LONG, NEAR, QUIET, TRACKS
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from gdlab.view.layout.boxes import NODE, ROW
 from gdlab.view.layout.drawn import Drawn, Layout, Point
-
-LINE = 13  # of a box
+from gdlab.view.layout.metrics import LINE, NODE, ROW
 
 
 def extra_room(layout: Layout, nodes: Sequence[Drawn]) -> list[int]:

@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Sequence
 
-WIDE = 44  # characters of a line of elements
-NARROW = 28  # and of words
+from gdlab.view.layout.metrics import ELEMENTS_CUT, WORDS_CUT
+
 _SPACE = "\u00a0"  # SVG draws several plain spaces as one
 
 
@@ -39,7 +39,7 @@ def _wrapped(pieces: Sequence[str]) -> list[str]:
     """Pieces joined by `, `, as many to a line as it takes."""
     lines: list[str] = []
     for piece in pieces:
-        if lines and len(lines[-1]) + 2 + len(piece) <= NARROW:
+        if lines and len(lines[-1]) + 2 + len(piece) <= WORDS_CUT:
             lines[-1] = f"{lines[-1]}, {piece}"
         else:
             lines.append(piece)
@@ -49,10 +49,10 @@ def _wrapped(pieces: Sequence[str]) -> list[str]:
 def _vector(cells: Sequence[str], sign: str) -> list[str]:
     """A vector on one line, or on several with as many elements each, below each other."""
     plain = f"[{', '.join(cells)}]{sign}"
-    if len(plain) <= WIDE:
+    if len(plain) <= ELEMENTS_CUT:
         return [plain]
     width = max(map(len, cells))
-    each = math.ceil(len(cells) / max(2, math.ceil(len(cells) * (width + 2) / WIDE)))
+    each = math.ceil(len(cells) / max(2, math.ceil(len(cells) * (width + 2) / ELEMENTS_CUT)))
     rows = [", ".join(cell.rjust(width, _SPACE) for cell in cells[i : i + each]) for i in range(0, len(cells), each)]
     ends = [","] * (len(rows) - 1) + [f"]{sign}"]
     return [f"{_SPACE if i else '['}{row}{end}" for i, (row, end) in enumerate(zip(rows, ends, strict=True))]

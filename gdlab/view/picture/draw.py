@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gdlab.base.words import plural
-from gdlab.view.layout.boxes import NODE, PILL, kind_of
+from gdlab.view.layout.boxes import kind_of
 from gdlab.view.layout.drawn import (
-    LINE_CUT,
     Drawn,
     Edge,
     Lane,
@@ -24,8 +23,8 @@ from gdlab.view.layout.drawn import (
     pill_label,
     pill_tail,
 )
+from gdlab.view.layout.metrics import EVERY_WIRE, LINE, LINE_CUT, NODE, PILL
 from gdlab.view.layout.short_names import ShortNames
-from gdlab.view.layout.stretch import LINE
 from gdlab.view.picture.palette import INK, Theme, family_ink, lane_tint
 
 CODE_FONT = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"
@@ -33,7 +32,6 @@ UI_FONT = "system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif"
 CORNER = 4
 TINT_ABOVE, TITLE_ABOVE = 48, 28  # of row 0: the top of a lane's tint, the foot of its title
 TINT_BELOW = 8  # the last row's gap
-EVERY_WIRE = 60  # drawn nodes: above it wires end in marks
 _BAR = "M6 0A6 6 0 0 0 0 6V{foot}A6 6 0 0 0 6 {end}A3 6 0 0 1 3 {foot}V6A3 6 0 0 1 6 0Z"
 
 

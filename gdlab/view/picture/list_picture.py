@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from gdlab.base.words import nbytes, plural, whole
 from gdlab.plan.order import Range
-from gdlab.record.report import Report
-from gdlab.record.stages import Hazard, ListStage
+from gdlab.record.list_report import Report
+from gdlab.record.list_stages import Hazard, ListStage
 from gdlab.view.layout.drawn import cut
 from gdlab.view.picture.draw import CODE_FONT, UI_FONT, plain
 from gdlab.view.picture.palette import INK, Theme, family_ink

@@ -1,7 +1,7 @@
-"""The colours of every picture, as data: ink per theme, a hue and a letter per op family, and their contrast.
+"""The colours of every picture, as data: ink per theme, a hue and a letter per op family.
 
 Families are given in OKLCH, equal in lightness and different in hue; static pictures use the resolved hex values.
-Conversions after Björn Ottosson, "A perceptual color space for image processing" (2020); contrast after WCAG 2.2.
+Conversions after Björn Ottosson, "A perceptual color space for image processing" (2020).
 """
 
 from __future__ import annotations
@@ -132,18 +132,6 @@ def mix(colour: str, ground: str, share: float) -> str:
     """`share` of a colour in a ground, mixed in OKLab like CSS `color-mix(in oklab, …)`."""
     a, b = _lab(colour), _lab(ground)
     return _hex(_linear(*(share * x + (1 - share) * y for x, y in zip(a, b, strict=True))))
-
-
-def contrast(a: str, b: str) -> float:
-    """The WCAG contrast of two hex colours, 1 … 21."""
-    dark, light = sorted((luminance(a), luminance(b)))
-    return (light + 0.05) / (dark + 0.05)
-
-
-def luminance(colour: str) -> float:
-    """The relative luminance of a hex colour, 0 … 1."""
-    r, g, b = _channels(colour)
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
 
 def _oklab(lightness: float, chroma: float, hue: float) -> tuple[float, float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gdlab.base.words import cell, nbytes, sig, whole
+from gdlab.base.words import cell, nbytes, plural, sig, whole
 from gdlab.view.document.columns import Json
 from gdlab.view.document.dispatches import plan_counts
 from gdlab.view.document.document import Document

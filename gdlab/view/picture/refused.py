@@ -7,7 +7,7 @@ import hashlib
 from gdlab.base.errors import GdlabError
 from gdlab.base.words import plural
 from gdlab.graph import Graph, Value
-from gdlab.view.document.stages import family
+from gdlab.view.document.stage_table import family
 from gdlab.view.layout.drawn import Drawn
 from gdlab.view.layout.layered import auto
 from gdlab.view.picture.draw import NodeStyle

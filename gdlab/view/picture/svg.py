@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gdlab.base.words import plural, whole
-from gdlab.view.layout.boxes import NODE, ROW
 from gdlab.view.layout.drawn import Drawn, Layout, cut
+from gdlab.view.layout.metrics import NODE, ROW
 from gdlab.view.layout.short_names import ShortNames
 from gdlab.view.picture.draw import (
     CODE_FONT,

@@ -4,39 +4,57 @@ import { gradientLines, valueLines } from "./valuelines.ts";
 import { gunzip } from "./gunzip.ts";
 import { restored } from "./shortened.ts";
 import type {
-  Allreduce,
-  DiffStep,
-  DispatchRecord,
-  Edge,
+  BoxRecord,
   GraphDoc,
-  Hazard,
-  IntervalRecord,
-  Json,
-  KernelRecord,
   Layout,
-  Machine,
-  Missed,
   NodeRecord,
-  NoteRecord,
-  OptimizeReport,
   OverlayRecord,
   Pass,
   Payload,
   Plan,
   RawLink,
   RawTable,
-  RewriteStep,
+  Stage,
+  ViewState,
+} from "./graphdoc.ts";
+import {
+  BARRIERS,
+  BOXES,
+  DISPATCHES,
+  EDGES,
+  GRADIENTS,
+  INTERVALS,
+  KERNELS,
+  LANES,
+  LINES,
+  NODE_GROUPS,
+  NODES,
+  OUTPUTS,
+  PILLS,
+  RAILS,
+  REWRITES,
+  SLOTS,
+  TYPES,
+  WIRES,
+} from "./records.ts";
+import type {
+  Allreduce,
+  Edge,
+  Json,
+  Machine,
+  Missed,
+  NoteRecord,
+  OptimizeReport,
   RuleSource,
   RunRecord,
   RunSection,
   SourceRecord,
-  Stage,
-  Times,
   SweepSection,
+  Times,
   VariantRow,
-  ViewState,
 } from "./records.ts";
 
+export type * from "./graphdoc.ts";
 export type * from "./records.ts";
 
 export const FORMAT = "gdlab.graph.v1";
@@ -84,92 +102,7 @@ export function records<T extends object>(
   });
 }
 
-const NODE: NodeRecord = {
-  key: "",
-  hash: "",
-  op: "",
-  family: "",
-  name: "",
-  raw: "",
-  label: "",
-  type: -1,
-  inputs: [],
-  after: [],
-  attrs: null,
-  lane: "forward",
-  twin: -1,
-  group: -1,
-  flags: [],
-  fate: null,
-  flops: 0,
-  bytes_moved: 0,
-  cost_seconds: 0,
-};
-const REWRITE: RewriteStep = {
-  rule: "",
-  label: "",
-  at: [],
-  bindings: null,
-  removed: [],
-  added: null,
-  rewired: null,
-  cost_before: NaN,
-  cost_after: NaN,
-  iteration: null,
-};
-const DIFF: DiffStep = {
-  node: -1,
-  line: -1,
-  rule: "",
-  cotangents: [],
-  added: [],
-  accumulated: [],
-  residuals: null,
-  reason: "",
-};
-const KERNEL: KernelRecord = {
-  key: "",
-  entry: "",
-  family: "",
-  wgsl: "",
-  workgroup_size: [],
-  constants: null,
-  bindings: null,
-  variant: "",
-  variant_reason: "",
-  covers: null,
-  parts: null,
-  why: "",
-};
-const DISPATCH: DispatchRecord = {
-  label: "",
-  phase: "",
-  kernel: -1,
-  workgroups: [],
-  reads: [],
-  writes: [],
-  group: -1,
-  flops: 0,
-  bytes_read: 0,
-  bytes_written: 0,
-  family: "",
-};
-const INTERVAL: IntervalRecord = {
-  name: "",
-  node: -1,
-  kind: "",
-  slot: -1,
-  offset: 0,
-  nbytes: 0,
-  padded: 0,
-  first: -1,
-  last: -1,
-  first_group: -1,
-  last_group: -1,
-  pinned: null,
-  alias_of: -1,
-  family: "",
-};
+const NODE: NodeRecord = { ...NODES, raw: "" };
 
 const table = (value: unknown): RawTable => (value ?? {}) as RawTable;
 const list = (value: unknown): Json[] => (Array.isArray(value) ? (value as Json[]) : []);
@@ -182,12 +115,12 @@ export function readLayout(raw: Json | undefined, count: number): Layout | null 
     density: number(raw.density ?? 0),
     width: number(raw.width),
     height: number(raw.height),
-    boxes: records(raw as RawTable, { x: -1, y: -1, w: -1, row: -1 }, count),
-    pills: records(table(raw.pills), { leaf: -1, reader: -1, x: 0, y: 0, w: 0, echo: 0, via: [] as number[] }),
-    edges: records(table(raw.edges), { a: -1, b: -1, kind: "data", bends: [] as number[] }),
-    rails: records(table(raw.rails), { a: -1, b: -1, track: 0, x: 0, y0: 0, y1: 0 }),
-    wires: records(table(raw.wires), { a: -1, b: -1, points: [] as number[] }),
-    lanes: records(table(raw.lanes), { index: 0, title: "", x: 0, width: 0 }),
+    boxes: records<BoxRecord>(raw as RawTable, BOXES, count),
+    pills: records(table(raw.pills), PILLS),
+    edges: records(table(raw.edges), EDGES),
+    rails: records(table(raw.rails), RAILS),
+    wires: records(table(raw.wires), WIRES),
+    lanes: records(table(raw.lanes), LANES),
   };
 }
 
@@ -205,7 +138,7 @@ function readStage(raw: Json, index: number): Stage {
   const nodes = records(table(raw.nodes), NODE),
     names = column(table(raw.nodes), "name", "");
   nodes.forEach((node, i) => (node.raw = text(names(i)))); // as the layout counts it
-  const outputs = records(table(raw.outputs), { node: -1, name: "", kind: "user", of: "" });
+  const outputs = records(table(raw.outputs), OUTPUTS);
   return {
     outputs,
     gradients: new Map(outputs.filter(each => each.kind === "gradient").map(each => [each.node, each.of])),
@@ -215,7 +148,7 @@ function readStage(raw: Json, index: number): Stage {
     title: text(raw.title),
     parent: Number(raw.parent ?? -1),
     nodes,
-    groups: records(table(raw.groups), { key: "", parent: -1, label: "", kind: "", repeat: 1 }),
+    groups: records(table(raw.groups), NODE_GROUPS),
     users: usersOf(nodes),
     layout: readLayout((raw.layouts as Record<string, Json> | undefined)?.auto, nodes.length),
   };
@@ -233,21 +166,21 @@ function readPass(raw: Json, index: number): Pass {
     options: (raw.options ?? {}) as Json,
     seconds: number(raw.seconds),
     sources: (raw.sources ?? {}) as Record<string, RuleSource>,
-    rewrites: role === "optimize" ? records(table(raw.steps), REWRITE) : [],
+    rewrites: role === "optimize" ? records(table(raw.steps), REWRITES) : [],
     deltas: raw.deltas ? list(raw.deltas) : null,
     classes: (raw.classes as RawTable | null) ?? null,
-    diffs: role === "differentiate" ? records(table(raw.steps), DIFF) : [],
+    diffs: role === "differentiate" ? records(table(raw.steps), GRADIENTS) : [],
   };
 }
 
 function readPlan(raw: Json | null | undefined): Plan | null {
   if (!raw) return null;
   return {
-    kernels: records(table(raw.kernels), KERNEL),
-    dispatches: records(table(raw.dispatches), DISPATCH),
-    groups: records(table(raw.groups), { start: 0, stop: 0, because: null as Hazard[] | null }),
-    intervals: records(table(raw.intervals), INTERVAL),
-    slots: records(table(raw.slots), { nbytes: 0, tenants: [] as number[] }),
+    kernels: records(table(raw.kernels), KERNELS),
+    dispatches: records(table(raw.dispatches), DISPATCHES),
+    groups: records(table(raw.groups), BARRIERS),
+    intervals: records(table(raw.intervals), INTERVALS),
+    slots: records(table(raw.slots), SLOTS),
     memory: (raw.memory ?? {}) as Plan["memory"],
     updates: Number(raw.updates ?? 0),
     stage: Number(raw.stage ?? -1),
@@ -335,18 +268,11 @@ export function readDoc(raw: Json): GraphDoc {
     title: text(raw.title),
     summary: text(raw.summary).replaceAll("->", "→"),
     producer: (raw.producer ?? {}) as Json,
-    types: records(table(raw.types), { text: "", shape: [] as number[], dtype: "", nbytes: 0 }),
+    types: records(table(raw.types), TYPES),
     sources: list(raw.sources).map(
       each => ({ language: "python", first_line: 1, text: "", ...each }) as unknown as SourceRecord,
     ),
-    lines: records(table(raw.lines), {
-      source: -1,
-      line: 0,
-      col: -1,
-      end_line: -1,
-      end_col: -1,
-      stack: [] as number[],
-    }),
+    lines: records(table(raw.lines), LINES),
     stages: list(raw.stages).map(readStage),
     passes: list(raw.passes).map(readPass),
     plan: withTimes(readPlan(raw.plan as Json | null), raw),

@@ -2,10 +2,10 @@
 
 import type { GraphDoc, GroupRow, Layout, NodeRecord, Stage } from "./doc.ts";
 import { plural, whole } from "./format.ts";
+import { LINE_CUT, NODE } from "./metrics.ts";
 import { joined } from "./union.ts";
 
-const MANY = 60, // boxes
-  LINE_CUT = 28; // code points of a line: layout/boxes.ts
+const MANY = 60; // boxes
 
 /** Return the groups that are open at first: to `depth`, else all of a small graph and none of a larger one; what was
  * made from a larger graph is compared with it, and opens as it does. */
@@ -219,7 +219,7 @@ export function brackets(
   const span = new Map<number, [number, number]>(),
     depth: number[] = [];
   stage.groups.forEach(({ parent }, g) => (depth[g] = parent < 0 ? 0 : depth[parent]! + 1));
-  layout.boxes.forEach(({ row, y, h = 40 }, v) => {
+  layout.boxes.forEach(({ row, y, h = NODE }, v) => {
     const node = stage.nodes[members ? members[v]!.at(-1)! : v]!;
     if (row < 0 || node.lane !== "forward") return;
     for (let g = node.group; g >= 0; g = stage.groups[g]!.parent) {

@@ -1,42 +1,17 @@
 // Replay the growth of an e-graph from the deltas of a pass: its content after each iteration, and a layout. Pure.
 
 import { engine } from "layout-engine";
-import { records, type Json, type Pass, type RawTable, type Stage } from "./doc.ts";
+import { records, type EClassRow, type ENodeRow, type Pass, type RawTable, type Stage } from "./doc.ts";
 import { put } from "./format.ts";
+import { ECLASSES, ENODES } from "./records.ts";
 
 /** An e-node, alive from iteration `since` until `gone`; `class` and `children` are the names of iteration `since`. */
-export interface ENode {
-  class: string;
-  op: string;
-  family: string;
-  children: string[];
-  attrs: Json | null;
-  label: string;
-  cost: number;
-  more: number;
-  chosen: number;
+export interface ENode extends ENodeRow {
   since: number;
   gone: number;
 }
-const ENODE: ENode = {
-  class: "",
-  op: "",
-  family: "",
-  children: [],
-  attrs: null,
-  label: "",
-  cost: NaN,
-  more: NaN,
-  chosen: 0,
-  since: 0,
-  gone: Infinity,
-};
 
-export interface EClass {
-  name: string;
-  type: number;
-  nodes: number[];
-  made: number;
+export interface EClass extends EClassRow {
   /** The name that people know, and the node that the class stands for. */
   title: string;
   entity: string | null;
@@ -55,13 +30,13 @@ export interface Growth {
 export function growthOf({ deltas, classes, from, to }: Pass, stages: readonly Stage[]): Growth | null {
   if (!deltas) return null;
   const enodes = deltas.flatMap(({ added }, since) =>
-    records(added as RawTable, ENODE).map(each => ({ ...each, since, gone: Infinity })),
+    records(added as RawTable, ENODES).map(each => ({ ...each, since, gone: Infinity })),
   );
   deltas.forEach(({ gone }, k) => (gone as number[]).forEach(i => (enodes[i]!.gone = k)));
   const { nodes } = stages[from]!,
     inner = new Set(enodes.map(each => each.class)),
     known = new Map<string, EClass>();
-  for (const each of records(classes!, { name: "", type: -1, nodes: [] as number[], made: -1 })) {
+  for (const each of records(classes!, ECLASSES)) {
     const named = each.nodes.find(i => nodes[i]!.name),
       first = named ?? each.nodes[0];
     known.set(each.name, {

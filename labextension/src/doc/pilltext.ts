@@ -1,8 +1,6 @@
 // The texts of a pill at each density: 0 all texts; 1 no types on pills; 2 nor on boxes; 3 pill names shortened.
 
-const PILL_CUT = 24,
-  FIRST_LETTERS = 4,
-  ARROW = "⤳"; // between the name of a leaf and the shape that it is brought into
+import { ARROW, FIRST_LETTERS, PILL_CUT } from "./metrics.ts";
 
 export const cut = (text: string, most: number): string =>
   Array.from(text).length <= most

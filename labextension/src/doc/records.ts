@@ -1,20 +1,65 @@
-// The records of a GraphDoc (docs/graphdoc.md), as the accessor in doc.ts gives them.
+// The records of a GraphDoc (docs/graphdoc.md): generated from gdlab/view/document by records_ts.py.
 
-import type { Kept } from "../live/kept.ts";
 import type { Event, TensorValue } from "../live/messages.ts";
 
 export type Json = Record<string, unknown>;
-export type RawTable = { count?: number } & Json;
 
-/** The content of an output: the document, or its gzip (base64) with the study's key beside it. */
-export type Payload = Json;
+/** What an invocation reads of an operand. */
+export type Place = "same" | "row" | "column" | "scalar" | "a" | "b" | "keys" | "moved" | "window" | "any";
 
+/** The reason why a node has no image in the next stage. */
+export interface Fate {
+  kind: "folded" | "literal" | "operand" | "aliased" | "fused" | "dead" | "leaf";
+  into: string | null;
+  reason: string;
+}
+
+/** A conflict of two dispatches over a buffer. */
+export interface Hazard {
+  from: number;
+  to: number;
+  interval: number;
+  hazard: "raw" | "war" | "waw";
+}
+
+/** A node that a gradient saves, and its bytes. */
+export interface Residual {
+  node: number;
+  nbytes: number;
+}
+
+/** A buffer that a kernel binds. */
+export interface Binding {
+  index: number;
+  access: "read" | "read_write";
+  role: string;
+}
+
+/** The part of the result that each workgroup of a kernel has (docs/graphdoc.md). */
+export interface Covers {
+  over: "result" | "input" | "product" | "parameters" | "pieces";
+  shape: [number, number, number];
+  cell: [number, number];
+  per?: number;
+  share?: number;
+  each?: [number, number];
+  flip?: 1;
+  loop?: ["k" | "cell" | "keys" | "window", number, number, number, number];
+  reads?: [number, Place, number, number][];
+  map?: number[];
+  window?: number[];
+  sizes?: number[];
+}
+
+/** The types of tensors. */
 export interface TypeRecord {
   text: string;
   shape: number[];
   dtype: string;
   nbytes: number;
 }
+
+/** The source lines, a row for each call. */
 export interface LineRecord {
   source: number;
   line: number;
@@ -23,20 +68,14 @@ export interface LineRecord {
   end_col: number;
   stack: number[];
 }
-export interface Fate {
-  kind: string;
-  into: string | null;
-  reason: string;
-}
-export interface NodeRecord {
+
+/** The nodes of a stage. */
+export interface NodeRow {
   key: string;
   hash: string;
   op: string;
   family: string;
   name: string;
-  /** The name as written; `name` is what can be drawn of it. */
-  raw: string;
-  /** The text for it in a picture, as written, without the path of its module; "": the name. */
   label: string;
   type: number;
   inputs: number[];
@@ -45,25 +84,39 @@ export interface NodeRecord {
   lane: string;
   twin: number;
   group: number;
-  /** What stands in the place of the type: of a closed group what is in it, else the node's value (`--values`). */
-  told?: string;
-  /** The lines of the value, and of the gradient below it; and both in full. */
-  lines?: readonly string[];
-  /** How many of the lines are of the value. */
-  own?: number;
-  figures?: string;
   flags: string[];
   fate: Fate | null;
   flops: number;
   bytes_moved: number;
   cost_seconds: number;
 }
+
+/** The outputs of a stage. */
 export interface OutputRecord {
   node: number;
   name: string;
   kind: string;
   of: string;
 }
+
+/** The groups of a stage; may be empty. */
+export interface GroupRow {
+  key: string;
+  parent: number;
+  label: string;
+  kind: string;
+  repeat: number;
+}
+
+/** The boxes of a layout, a row for each node: columns of the layout itself. */
+export interface BoxRow {
+  x: number;
+  y: number;
+  w: number;
+  row: number;
+}
+
+/** The pills of a layout. */
 export interface PillRecord {
   leaf: number;
   reader: number;
@@ -71,15 +124,18 @@ export interface PillRecord {
   y: number;
   w: number;
   echo: number;
-  /** The shape ops between the leaf and its reader; the pill stands for the last of them. */
   via: number[];
 }
+
+/** The edges of a layout. */
 export interface EdgeRecord {
   a: number;
   b: number;
   kind: string;
   bends: number[];
 }
+
+/** The rails of a layout. */
 export interface RailRecord {
   a: number;
   b: number;
@@ -88,132 +144,23 @@ export interface RailRecord {
   y0: number;
   y1: number;
 }
+
+/** The wires of a layout: what is saved for the way back. */
 export interface WireRecord {
   a: number;
   b: number;
   points: number[];
 }
+
+/** The lanes of a layout. */
 export interface LaneRecord {
   index: number;
   title: string;
   x: number;
   width: number;
 }
-export interface BoxRecord {
-  x: number;
-  y: number;
-  w: number;
-  /** Its height, where that is not the one of a box with two lines. */
-  h?: number;
-  row: number;
-}
-/** Rows that a rewrite closed: the bracket stands at x, its words from `left` on. */
-export interface Hole {
-  entity: string;
-  left: number;
-  x: number;
-  top: number;
-  bottom: number;
-  fact: string;
-  rule: string;
-  told: string;
-}
-export interface Layout {
-  engine: string;
-  density: number;
-  boxes: BoxRecord[];
-  pills: PillRecord[];
-  edges: EdgeRecord[];
-  rails: RailRecord[];
-  wires: WireRecord[];
-  lanes: LaneRecord[];
-  width: number;
-  height: number;
-  /** Of a layout whose rows stand beside those of another. */
-  holes?: readonly Hole[];
-}
-export interface GroupRow {
-  key: string;
-  parent: number;
-  label: string;
-  kind: string;
-  repeat: number;
-}
-export interface Stage {
-  groups: GroupRow[];
-  index: number;
-  key: string;
-  role: string;
-  title: string;
-  parent: number;
-  nodes: NodeRecord[];
-  outputs: OutputRecord[];
-  gradients: ReadonlyMap<number, string>;
-  users: number[][];
-  layout: Layout | null;
-  /** Of a picture that is no stage of the document: what each node stands for. */
-  entities?: string[];
-}
-export interface SourceRecord {
-  id: string;
-  kind: string;
-  name: string;
-  language: string;
-  text: string;
-  first_line: number;
-}
-export interface RuleSource {
-  name: string;
-  line: number;
-  text: string;
-  /** Of a gradient rule: its line of mathematics. */
-  math?: string;
-}
-export interface RuleStat {
-  id: string;
-  label: string;
-  tag: string;
-  phases: string[];
-  doc: string;
-  matched: number;
-  fired: number;
-  created: number;
-  used: number;
-  seconds: number;
-  enabled: boolean;
-}
-export interface Missed {
-  label: string;
-  node: string | number;
-  reason: string;
-  detail: string;
-  text: string;
-  about: string | null;
-  /** The Python of the condition that refused: file, line, text. */
-  guard?: [string, number, string] | null;
-}
-export interface OptimizeReport {
-  phase: string;
-  engine: string;
-  cost_model: string;
-  stop_reason: string;
-  stop_detail: string;
-  outcome: string;
-  nodes_before: number;
-  nodes_after: number;
-  cost_before: number;
-  cost_after: number;
-  egglog_time: number;
-  extract_time: number;
-  rules: RuleStat[];
-  missed: Missed[];
-  iterations: unknown[];
-}
-export interface DiffReport {
-  wrt: string[];
-  residual_bytes: number;
-  zero_gradients: unknown;
-}
+
+/** The steps of an optimizer's pass. */
 export interface RewriteStep {
   rule: string;
   label: string;
@@ -226,6 +173,8 @@ export interface RewriteStep {
   cost_after: number;
   iteration: number | null;
 }
+
+/** The steps of a differentiation, in reverse order over forward ops. */
 export interface DiffStep {
   node: number;
   line: number;
@@ -233,25 +182,32 @@ export interface DiffStep {
   cotangents: number[];
   added: number[];
   accumulated: number[];
-  residuals: { node: number; nbytes: number }[] | null;
+  residuals: Residual[] | null;
   reason: string;
 }
-export interface Pass {
-  index: number;
-  key: string;
-  role: string;
-  from: number;
-  to: number;
-  report: Json;
-  options: Json;
-  seconds: number;
-  sources: Record<string, RuleSource>;
-  rewrites: RewriteStep[];
-  /** The growth of the e-graph, iteration by iteration, and its classes at the end; null if not recorded. */
-  deltas: Json[] | null;
-  classes: RawTable | null;
-  diffs: DiffStep[];
+
+/** The e-nodes that an iteration added. */
+export interface ENodeRow {
+  class: string;
+  op: string;
+  family: string;
+  children: string[];
+  attrs: Json | null;
+  label: string;
+  cost: number;
+  more: number;
+  chosen: number;
 }
+
+/** The e-classes of the end. */
+export interface EClassRow {
+  name: string;
+  type: number;
+  nodes: number[];
+  made: number;
+}
+
+/** The different kernels of a plan. */
 export interface KernelRecord {
   key: string;
   entry: string;
@@ -259,28 +215,15 @@ export interface KernelRecord {
   wgsl: string;
   workgroup_size: number[];
   constants: Json | null;
-  bindings: { index: number; access: string; role: string }[] | null;
+  bindings: Binding[] | null;
   variant: string;
   variant_reason: string;
   covers: Covers | null;
   parts: Record<string, number[]> | null;
   why: string;
 }
-/** Which part of the result each workgroup of a kernel has (docs/graphdoc.md). */
-export interface Covers {
-  over: "result" | "input" | "product" | "parameters" | "pieces";
-  shape: [batch: number, rows: number, columns: number];
-  cell: [rows: number, columns: number];
-  per?: number;
-  share?: number;
-  each?: [rows: number, columns: number];
-  flip?: number;
-  loop?: [over: "k" | "cell" | "keys" | "window", length: number, step: number, split: number, side: number];
-  reads?: [operand: number, place: string, rows: number, columns: number][];
-  map?: number[];
-  window?: number[];
-  sizes?: number[];
-}
+
+/** The dispatches of a plan, in order. */
 export interface DispatchRecord {
   label: string;
   phase: string;
@@ -294,17 +237,15 @@ export interface DispatchRecord {
   bytes_written: number;
   family: string;
 }
-export interface Hazard {
-  from: number;
-  to: number;
-  interval: number;
-  hazard: string;
-}
+
+/** The barrier groups of a plan. */
 export interface GroupRecord {
   start: number;
   stop: number;
   because: Hazard[] | null;
 }
+
+/** The buffers of a plan over its dispatches. */
 export interface IntervalRecord {
   name: string;
   node: number;
@@ -321,45 +262,115 @@ export interface IntervalRecord {
   alias_of: number;
   family: string;
 }
+
+/** The ranges of memory of a plan. */
 export interface SlotRecord {
   nbytes: number;
   tenants: number[];
 }
-/** Bytes of a whole step; `parts`: what they hold, by name. */
-export type PlanMemory = Partial<Record<Sizes, number>> & { parts?: Record<string, number> };
-type Sizes =
-  | "logical_bytes"
-  | "physical_bytes"
-  | "peak_bytes"
-  | "peak_group"
-  | "padding_bytes"
-  | "parameter_bytes"
-  | "state_bytes";
 
-export interface Plan {
-  kernels: KernelRecord[];
-  dispatches: DispatchRecord[];
-  groups: GroupRecord[];
-  intervals: IntervalRecord[];
-  slots: SlotRecord[];
-  memory: PlanMemory;
-  updates: number;
-  stage: number;
-  optimizer: string | null;
-  /** The figures of the roofline that predicts them. */
-  machine: Machine | null;
-  /** The times of the dispatches when they were measured last. */
-  times: Times | null;
-  /** The fusions that the plan did not make. */
-  missed: Missed[];
-  /** The reduction of gradients over engines, where a run made it or a prediction has it. */
-  allreduce: Allreduce | null;
+/** A text that lines lie in. */
+export interface SourceRecord {
+  id: string;
+  kind: "cell" | "file" | "generated";
+  name: string;
+  language: string;
+  text: string;
+  first_line: number;
 }
+
+/** The Python source of a rule. */
+export interface RuleSource {
+  name: string;
+  line: number;
+  text: string;
+  math?: string;
+}
+
+/** A rule in figures. */
+export interface RuleStat {
+  id: string;
+  label: string;
+  tag: "exact" | "rounding" | "reassoc" | "approx";
+  phases: string[];
+  doc: string;
+  matched: number;
+  fired: number;
+  created: number;
+  used: number;
+  seconds: number;
+  enabled: boolean;
+}
+
+/** A rule or fusion that was not applied. */
+export interface Missed {
+  label: string;
+  node: number;
+  reason: string;
+  detail: string;
+  text: string;
+  about: string | null;
+  guard?: [string, number, string] | null;
+}
+
+/** The report of an optimizer's pass. */
+export interface OptimizeReport {
+  phase: string;
+  engine: string;
+  cost_model: string;
+  stop_reason: string;
+  stop_detail: string;
+  outcome?: string;
+  nodes_before: number;
+  nodes_after: number;
+  dead_nodes_removed: number;
+  cost_before: number;
+  cost_after: number;
+  num_eclasses: number;
+  num_enodes: number;
+  egglog_time: number;
+  extract_time: number;
+  rules: RuleStat[];
+  rules_fired: [string, number][];
+  fusions_applied: [string, number][];
+  iterations: unknown[];
+  missed: Missed[];
+}
+
+/** A parameter that no gradient reaches. */
+export interface ZeroGradient {
+  name: string;
+  reason: string;
+}
+
+/** The report of a differentiation. */
+export interface DiffReport {
+  wrt: string[];
+  residual_bytes: number;
+  zero_gradients: ZeroGradient[];
+  summary: string;
+}
+
+/** The figures of the roofline that predicts a dispatch. */
 export interface Machine {
+  name: string;
   launch_seconds: number;
   bytes_per_second: number;
   flops_per_second: number;
 }
+
+/** Bytes of a whole step; `parts`: what they hold, by name. */
+export interface PlanMemory {
+  logical_bytes: number;
+  physical_bytes: number;
+  peak_bytes: number;
+  peak_group: number;
+  padding_bytes: number;
+  parameter_bytes: number;
+  state_bytes: number;
+  parts?: Record<string, number>;
+}
+
 /** Seconds per dispatch; what the roofline of `machine` predicts, and the verdict in words. */
 export interface Times {
   samples: number;
@@ -370,6 +381,71 @@ export interface Times {
   predicted: number[];
   verdict: string[];
 }
+
+/** The norm of a parameter's gradient over steps. */
+export interface GradientNorms {
+  name: string;
+  about: string | null;
+  steps: number[];
+  norms: (number | string)[];
+}
+
+/** The memory of a run in words. */
+export interface RunMemory {
+  text: string;
+}
+
+/** An engine of a run; `cells`: the texts of its row, `share`: its times in percent of the longest. */
+export interface EngineRow {
+  late: boolean;
+  cells: string[];
+  share: [number, number, number];
+}
+
+/** The engines that made the steps of a run. */
+export interface EnginesSection {
+  fact: string;
+  head: string[];
+  rows: EngineRow[];
+  lost: string[];
+}
+
+/** The reduction of gradients over engines, a dispatch that the plan does not make; `before`: the dispatch that it
+ * stands before. Seconds are predicted but for `measured_seconds`; `seconds`: measured, else predicted. */
+export interface Allreduce {
+  nbytes: number;
+  before: number;
+  seconds: number;
+  label: string;
+  told: string;
+}
+
+/** A run of the study. */
+export interface RunRecord {
+  key: string;
+  device: string;
+  adapter: string;
+  label?: string;
+  seed: number | null;
+  loss: [number, number | string][];
+  seconds: (number | string)[];
+  dispatch_seconds?: Times;
+  gradient_norms?: GradientNorms[];
+  engines?: EnginesSection;
+  truncated: boolean;
+  counters: Record<string, number>;
+  memory: RunMemory;
+  events: Event[];
+  values: TensorValue[];
+}
+
+/** The measured time of a step. */
+export interface StepSeconds {
+  samples: number;
+  median: number;
+  mad: number;
+}
+
 /** A study or one of its variants, in figures; `stage` is its optimized graph. */
 export interface VariantRow {
   name: string;
@@ -381,11 +457,12 @@ export interface VariantRow {
   bytes_moved: number;
   peak_bytes: number;
   physical_bytes: number;
-  step_seconds: { samples: number; median: number; mad: number } | null;
+  step_seconds: StepSeconds | null;
 }
-/** A point of a sweep; `cells`: engine, steps, steps/s, loss now, lowest, time. A loss that is not finite is a word. */
+
+/** A point of a sweep; `cells`: engine, steps, steps/s, loss now, lowest, time. */
 export interface SweepPoint {
-  state: string;
+  state: "waiting" | "running" | "done" | "failed" | "stopped";
   hue: number;
   settings: string[];
   label: string;
@@ -396,102 +473,49 @@ export interface SweepPoint {
   error: string;
   note: string;
   retries: number;
-  curve: [step: number, loss: number | string][];
+  curve: [number, number | string][];
 }
+
+/** Something that happened while a sweep went on. */
+export interface SweepEvent {
+  seconds: number;
+  text: string;
+}
+
+/** The newest sweep of a study. */
 export interface SweepSection {
   key: string;
-  state: string;
+  state: "ready" | "running" | "paused" | "done" | "stopped";
   title: string;
   fact: string;
   left: string;
   seconds: number;
   progress: number;
   keys: string[];
-  range: [low: number, high: number];
+  range: [number, number];
   log: boolean;
   best: number;
   points: SweepPoint[];
-  events: { seconds: number; text: string }[];
+  events: SweepEvent[];
 }
-/** The mean of all gradients over engines, as a dispatch in words; `before`: the dispatch that it stands before. */
-export interface Allreduce {
-  before: number;
-  nbytes: number;
-  seconds: number;
-  label: string;
-  told: string;
-}
-/** An engine of a run, as texts; `share`: its time in steps, reduction and waiting, in percent of the longest. */
-export interface EngineRow {
-  cells: string[];
-  late: boolean;
-  share: number[];
-}
-export interface EnginesSection {
-  fact: string;
-  head: string[];
-  rows: EngineRow[];
-  lost: string[];
-}
-export interface RunRecord {
-  key: string;
-  device: string;
-  adapter: string;
-  seed: unknown;
-  label?: string;
-  loss: unknown[];
-  counters: Record<string, number>;
-  memory: { text?: string };
-  events?: Event[];
-  values?: TensorValue[];
-  engines?: EnginesSection;
-  gradient_norms?: { name: string; about: string | null; steps: number[]; norms: unknown[] }[];
-}
-export interface RawLink {
-  a: string;
-  b: string;
-  out: { start: number[]; ids: number[] };
-  back: { start: number[]; ids: number[] };
-}
+
+/** A sentence above the picture. */
 export interface NoteRecord {
-  level: string;
+  level: "info" | "warning";
   text: string;
   about: string | null;
 }
-export interface OverlayRecord {
-  id: string;
-  label: string;
-  unit?: string;
-  aggregate?: "sum" | "max" | "mean" | "none";
-  stage: number;
-  values: Record<string, unknown>;
-}
-export interface ViewState extends Kept {
-  engine?: string | null;
-  show?: string[];
-  overlay?: string | null;
-  around?: string | null;
-  depth?: number | null;
-  diff?: [number, number] | null;
-  /** The variant that was made last here: the diff shows it. */
-  variant?: string | undefined;
-  select?: string | null;
-  height?: number | null;
-  /** Whether a person chose the height: the panes have it, whatever is in them. */
-  tall?: boolean;
-}
 
-/** An input of a compiled graph: its buffer, its handle, and the output that replaces its value after every forward. */
+/** An input of a compiled graph: its buffer, its handle, and the output that feeds it after every forward. */
 export interface EdgeInput {
   name: string;
   type: string;
-  /** Where its value comes from in the next forward, in words. */
   value: string;
   interval: number;
   handle: "gpu" | "host" | "";
-  /** -1: none. */
   feed: number;
 }
+
 /** An output of a compiled graph: its buffer, and its place in the arena. */
 export interface EdgeOutput {
   name: string;
@@ -501,46 +525,32 @@ export interface EdgeOutput {
   byte_offset: number;
   nbytes: number;
 }
-/** Where inputs of a compiled graph come from and outputs go, between two forwards. */
+
+/** The sources of the inputs of a compiled graph, and the targets of its outputs, between two forwards. */
 export interface Edge {
   inputs: EdgeInput[];
   outputs: EdgeOutput[];
   extent: string;
   arena: string;
   arena_bytes: number;
-  /** The active entries of the bucket axes, and all. */
   active: [number, number] | null;
   epoch: number;
   counters: Record<string, number>;
   memory: Record<string, number>;
-}
-export interface GraphDoc {
-  id: string;
-  study: string | null;
-  rev: number;
-  title: string;
-  summary: string;
-  producer: Json;
-  types: TypeRecord[];
-  sources: SourceRecord[];
-  lines: LineRecord[];
-  stages: Stage[];
-  passes: Pass[];
-  plan: Plan | null;
-  edge: Edge | null;
-  links: RawLink[];
-  wgslBase: number[];
-  runs: RunRecord[];
-  variants: VariantRow[];
-  sweep: SweepSection | null;
-  notes: NoteRecord[];
-  overlays: OverlayRecord[];
-  /** Everything that a page needs to compute the steps itself; null in most documents. */
-  run: RunSection | null;
-  view: ViewState | null;
+  lines: string[];
 }
 
-// the `run` section: what a page computes with
+/** A dispatch that a page submits: bindings in order, and behind them the scalars where it has some. */
+export interface RunDispatch {
+  label: string;
+  kernel: number;
+  workgroups: [number, number, number];
+  scalars: boolean;
+  bind: [number, "r" | "w"][];
+  writes: number[];
+}
+
+/** A buffer of a page, at the beginning of its slot; `bound`: bytes that kernels see. */
 export interface RunBuffer {
   name: string;
   kind: string;
@@ -550,37 +560,227 @@ export interface RunBuffer {
   bound: number;
   slot: number;
 }
-export interface RunDispatch {
-  label: string;
-  kernel: number;
-  workgroups: [number, number, number];
-  scalars: boolean;
-  bind: [buffer: number, access: "r" | "w"][];
-  writes: number[];
-}
-export type Initial =
-  | { fill: number }
-  | { data: string }
-  | { uniform: { seed: number; stream: number; bound: number } };
 
+/** The plan that a page runs. */
+export interface RunPlan {
+  wgsl: string[];
+  dispatches: RunDispatch[];
+  buffers: RunBuffer[];
+  slots: number[];
+  groups: number;
+  updates: number;
+}
+
+/** ± bound times Philox numbers. */
+export interface Uniform {
+  seed: number;
+  stream: number;
+  bound: number;
+}
+
+/** The update rule of a page; `first`: the scalars of update 1. */
+export interface RunUpdate {
+  rule: string;
+  text: string;
+  counts: boolean;
+  numbers: Record<string, number>;
+  first: number[];
+}
+
+/** Everything that a page needs to compute the steps itself. */
 export interface RunSection {
-  plan: {
-    wgsl: string[];
-    dispatches: RunDispatch[];
-    buffers: RunBuffer[];
-    slots: number[];
-    groups: number;
-    updates: number;
-  };
+  plan: RunPlan;
   constants: Record<string, string>;
   initial: Record<string, Initial>;
   batches: Record<string, string>[];
   inputs: Record<string, number>;
-  update: { rule: string; text: string; counts: boolean; numbers: Record<string, number>; first: number[] };
+  update: RunUpdate;
   loss: number | null;
   outputs: number[];
-  /** Whether dispatches and buffers have the numbers that they have in the document's own plan. */
   same: boolean;
   note: string;
   bytes: number;
 }
+
+/** The value of a stored parameter before the first step. */
+export type Initial = { fill: number } | { data: string } | { uniform: Uniform };
+
+// What absent values of each table mean.
+export const TYPES: TypeRecord = {
+  text: "",
+  shape: [],
+  dtype: "",
+  nbytes: 0,
+};
+export const LINES: LineRecord = {
+  source: -1,
+  line: 0,
+  col: -1,
+  end_line: -1,
+  end_col: -1,
+  stack: [],
+};
+export const NODES: NodeRow = {
+  key: "",
+  hash: "",
+  op: "",
+  family: "",
+  name: "",
+  label: "",
+  type: -1,
+  inputs: [],
+  after: [],
+  attrs: null,
+  lane: "forward",
+  twin: -1,
+  group: -1,
+  flags: [],
+  fate: null,
+  flops: 0,
+  bytes_moved: 0,
+  cost_seconds: 0,
+};
+export const OUTPUTS: OutputRecord = {
+  node: -1,
+  name: "",
+  kind: "user",
+  of: "",
+};
+export const NODE_GROUPS: GroupRow = {
+  key: "",
+  parent: -1,
+  label: "",
+  kind: "",
+  repeat: 1,
+};
+export const BOXES: BoxRow = {
+  x: -1,
+  y: -1,
+  w: -1,
+  row: -1,
+};
+export const PILLS: PillRecord = {
+  leaf: -1,
+  reader: -1,
+  x: 0,
+  y: 0,
+  w: 0,
+  echo: 0,
+  via: [],
+};
+export const EDGES: EdgeRecord = {
+  a: -1,
+  b: -1,
+  kind: "data",
+  bends: [],
+};
+export const RAILS: RailRecord = {
+  a: -1,
+  b: -1,
+  track: 0,
+  x: 0,
+  y0: 0,
+  y1: 0,
+};
+export const WIRES: WireRecord = {
+  a: -1,
+  b: -1,
+  points: [],
+};
+export const LANES: LaneRecord = {
+  index: 0,
+  title: "",
+  x: 0,
+  width: 0,
+};
+export const REWRITES: RewriteStep = {
+  rule: "",
+  label: "",
+  at: [],
+  bindings: null,
+  removed: [],
+  added: null,
+  rewired: null,
+  cost_before: 0,
+  cost_after: 0,
+  iteration: null,
+};
+export const GRADIENTS: DiffStep = {
+  node: -1,
+  line: -1,
+  rule: "",
+  cotangents: [],
+  added: [],
+  accumulated: [],
+  residuals: null,
+  reason: "",
+};
+export const ENODES: ENodeRow = {
+  class: "",
+  op: "",
+  family: "",
+  children: [],
+  attrs: null,
+  label: "",
+  cost: NaN,
+  more: NaN,
+  chosen: 0,
+};
+export const ECLASSES: EClassRow = {
+  name: "",
+  type: -1,
+  nodes: [],
+  made: -1,
+};
+export const KERNELS: KernelRecord = {
+  key: "",
+  entry: "",
+  family: "",
+  wgsl: "",
+  workgroup_size: [],
+  constants: null,
+  bindings: null,
+  variant: "",
+  variant_reason: "",
+  covers: null,
+  parts: null,
+  why: "",
+};
+export const DISPATCHES: DispatchRecord = {
+  label: "",
+  phase: "",
+  kernel: -1,
+  workgroups: [],
+  reads: [],
+  writes: [],
+  group: -1,
+  flops: 0,
+  bytes_read: 0,
+  bytes_written: 0,
+  family: "",
+};
+export const BARRIERS: GroupRecord = {
+  start: 0,
+  stop: 0,
+  because: null,
+};
+export const INTERVALS: IntervalRecord = {
+  name: "",
+  node: -1,
+  kind: "",
+  slot: -1,
+  offset: 0,
+  nbytes: 0,
+  padded: 0,
+  first: -1,
+  last: -1,
+  first_group: -1,
+  last_group: -1,
+  pinned: null,
+  alias_of: -1,
+  family: "",
+};
+export const SLOTS: SlotRecord = {
+  nbytes: 0,
+  tenants: [],
+};

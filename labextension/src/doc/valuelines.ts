@@ -1,8 +1,8 @@
 // The numbers of a node as the lines that stand on its box: the same as gdlab/view/layout/value_lines.py.
 
-const WIDE = 44, // characters of a line of elements
-  NARROW = 28, // and of words
-  SPACE = "\u00a0"; // SVG draws several plain spaces as one
+import { ELEMENTS_CUT, WORDS_CUT } from "./metrics.ts";
+
+const SPACE = "\u00a0"; // SVG draws several plain spaces as one
 
 const widest = (cells: readonly string[]): number => Math.max(0, ...cells.map(cell => [...cell].length));
 
@@ -22,9 +22,9 @@ function wrapped(pieces: readonly string[], most: number): string[] {
 /** A vector on one line, or on several with as many elements each, below each other. */
 function vector(cells: readonly string[], sign: string): string[] {
   const plain = `[${cells.join(", ")}]${sign}`;
-  if (plain.length <= WIDE) return [plain];
+  if (plain.length <= ELEMENTS_CUT) return [plain];
   const width = widest(cells),
-    each = Math.ceil(cells.length / Math.max(2, Math.ceil((cells.length * (width + 2)) / WIDE)));
+    each = Math.ceil(cells.length / Math.max(2, Math.ceil((cells.length * (width + 2)) / ELEMENTS_CUT)));
   const rows = Array.from({ length: Math.ceil(cells.length / each) }, (_, i) => cells.slice(i * each, (i + 1) * each));
   return rows.map((row, i) => {
     const line = row.map(cell => padded(cell, width)).join(", ");
@@ -44,7 +44,7 @@ function matrix(rows: readonly (readonly string[])[]): string[] {
 /** The lines of a value as a document tells it: one number, a vector, a matrix (of more axes its last two, one matrix
  * below the other), else range and mean. */
 export function valueLines(text: string): string[] {
-  if (!text.startsWith("[")) return wrapped(text.split(", "), NARROW);
+  if (!text.startsWith("[")) return wrapped(text.split(", "), WORDS_CUT);
   const depth = /^\[+/.exec(text)![0].length,
     rows = (text.match(/\[[^[\]]*\]/g) ?? []).map(row => row.slice(1, -1).split(", "));
   if (rows.length < 2) return vector(rows[0] ?? [], "");

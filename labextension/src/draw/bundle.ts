@@ -1,10 +1,9 @@
 // Draw many lines of a picture as two paths: edges and wires, and rails, whose vertical parts are drawn once per track.
 
 import type { EdgeRecord, Layout, RailRecord, WireRecord } from "../doc/doc.ts";
+import { NODE } from "../doc/metrics.ts";
 import type { Rect } from "./cells.ts";
 import { orthogonal, smooth } from "./paths.ts";
-
-const BOX = 40;
 
 /** The points of a rail with its joins, and whether it runs on in the reading direction. */
 export function railPoints({ boxes }: Layout, { a, b, x, y0, y1 }: RailRecord): { flat: number[]; forward: boolean } {
@@ -12,8 +11,8 @@ export function railPoints({ boxes }: Layout, { a, b, x, y0, y1 }: RailRecord): 
     to = boxes[b]!;
   const xa = from.x + Math.floor(from.w / 2),
     xb = to.x + Math.floor(to.w / 2);
-  const ya = from.y + (y0 > from.y ? (from.h ?? BOX) : 0),
-    yb = to.y + (y1 < to.y + (to.h ?? BOX) ? 0 : (to.h ?? BOX));
+  const ya = from.y + (y0 > from.y ? (from.h ?? NODE) : 0),
+    yb = to.y + (y1 < to.y + (to.h ?? NODE) ? 0 : (to.h ?? NODE));
   const forward = y1 > y0 === y0 > ya;
   return {
     forward,
@@ -44,8 +43,8 @@ export function railsPath(layout: Layout, rails: readonly RailRecord[], { left, 
   for (const rail of rails) {
     const { flat, forward } = railPoints(layout, rail),
       path = forward ? smooth : orthogonal,
-      low = Math.max(Math.min(rail.y0, rail.y1), top - BOX),
-      high = Math.min(Math.max(rail.y0, rail.y1), bottom + BOX),
+      low = Math.max(Math.min(rail.y0, rail.y1), top - NODE),
+      high = Math.min(Math.max(rail.y0, rail.y1), bottom + NODE),
       half = flat.length / 2;
     if (rail.x >= left && rail.x <= right && low < high)
       tracks.set(rail.x, [...(tracks.get(rail.x) ?? []), [low, high]]);
@@ -53,7 +52,7 @@ export function railsPath(layout: Layout, rails: readonly RailRecord[], { left, 
       [flat.slice(0, half), rail.y0],
       [flat.slice(half), rail.y1],
     ] as const)
-      if (y >= top - 2 * BOX && y <= bottom + 2 * BOX) joins.add(path(end));
+      if (y >= top - 2 * NODE && y <= bottom + 2 * NODE) joins.add(path(end));
   }
   const lines = [...tracks].flatMap(([x, spans]) => united(spans).map(([from, to]) => `M${x} ${from}V${to}`));
   return [...lines, ...joins].join("");

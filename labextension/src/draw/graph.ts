@@ -3,6 +3,7 @@
 import { nodeName, typeText } from "../doc/doc.ts";
 import type { EdgeRecord, GraphDoc, Layout, PillRecord, RailRecord, Stage, WireRecord } from "../doc/doc.ts";
 import { bytes } from "../doc/format.ts";
+import { EVERY_WIRE, LINE, LINE_CUT, NODE, PILL, PILL_CUT, ROW } from "../doc/metrics.ts";
 import { pillLabel, pillTail } from "../doc/pilltext.ts";
 import { edgePath, railPoints, railsPath, wirePath } from "./bundle.ts";
 import { Cells, type Detail, type Item, type Rect } from "./cells.ts";
@@ -17,13 +18,10 @@ export { cut, familyClass, neighbour, spokenName } from "./labels.ts";
 export type { Dress, Picture } from "./picture.ts";
 
 // The same measures as gdlab/view/picture/draw.py.
-const [MARGIN, LANE_ABOVE, LANE_BELOW, ROW, BOX, PILL] = [16, 16, 8, 72, 40, 18] as const;
-const LINED = 13; // from line to line of a box
+const [MARGIN, LANE_ABOVE, LANE_BELOW] = [16, 16, 8] as const;
 const NOTE = 8; // the width of a letter on an edge
 const CHAR = 7.25; // of the code font at 12 px, as the layout counts it
-const LINE = 28, // code points of a line
-  PILL_CUT = 24; // and of a pill
-export const MANY = 60;
+export const MANY = EVERY_WIRE;
 const CULLED = 500; // boxes
 const MOST = 2500; // elements
 const SLICE = 12; // ms that drawing the rest of a picture may hold up the page
@@ -134,7 +132,7 @@ class StagePicture {
       level = y0 === y1,
       down = Math.sign(y1 - y0);
     // Along a row there is room above the boxes alone.
-    const over = Math.min(y0 - BOX / 2, ...flat.filter((_, i) => i % 2 > 0)) - 6;
+    const over = Math.min(y0 - NODE / 2, ...flat.filter((_, i) => i % 2 > 0)) - 6;
     const beside = [
       [(x0 + x1) / 2, (y0 + y1) / 2 + 4],
       [x1, y1 - 14 * down + 4],
@@ -150,7 +148,7 @@ class StagePicture {
   #isFree(left: number, base: number, width: number): boolean {
     const inside = left >= 0 && left + width <= this.#layout.width;
     return inside && this.#layout.boxes.every(
-      ({ x, y, w, h = BOX }) => left >= x + w || left + width <= x || base - 12 >= y + h || base + 2 <= y,
+      ({ x, y, w, h = NODE }) => left >= x + w || left + width <= x || base - 12 >= y + h || base + 2 <= y,
     );
   }
 
@@ -179,7 +177,7 @@ class StagePicture {
       box = this.#layout.boxes[reader]!,
       middle = y + PILL / 2;
     const right = x + w,
-      gap = box.y + BOX / 2;
+      gap = box.y + NODE / 2;
     // From an outer column the line goes through the gap between the pills of the inner one.
     const straight = box.x - right <= 12 || middle === gap;
     const around = `C${right + 6} ${middle} ${right + 6} ${gap} ${right + 12} ${gap}`;
@@ -229,12 +227,12 @@ class StagePicture {
   }
 
   #box(index: number, detail: Detail): SVGGElement {
-    const { x, y, w, h: height = BOX } = this.#layout.boxes[index]!;
+    const { x, y, w, h: height = NODE } = this.#layout.boxes[index]!;
     const node = this.#stage.nodes[index]!,
       leaf = node.flags.includes("leaf") || node.family === "leaf",
       title = titleOf(this.#stage, index);
     const has = (flag: string) => node.flags.includes(flag);
-    const op = shortened(this.#stage, leaf && title ? title : node.op, LINE);
+    const op = shortened(this.#stage, leaf && title ? title : node.op, LINE_CUT);
     return s(
       "g",
       {
@@ -249,7 +247,7 @@ class StagePicture {
         ...this.#dress.node?.(index),
       },
       has("group") && s("rect", { class: "gd-sheet", x: 4, y: -4, width: w, height, rx: 6 }),
-      s("rect", { class: "gd-shape", width: w, height, rx: leaf ? BOX / 2 : 6 }),
+      s("rect", { class: "gd-shape", width: w, height, rx: leaf ? NODE / 2 : 6 }),
       ...(detail === "op"
         ? [s("text", { class: "gd-op", x: leaf ? 16 : 12, y: 25 }, op)]
         : this.#inside(index, op, title, leaf)),
@@ -262,11 +260,11 @@ class StagePicture {
   }
 
   #inside(index: number, op: string, title: string, leaf: boolean): Child[] {
-    const { w, h: height = BOX } = this.#layout.boxes[index]!,
+    const { w, h: height = NODE } = this.#layout.boxes[index]!,
       node = this.#stage.nodes[index]!,
-      given = shortened(this.#stage, title, Math.max(4, LINE - op.length - 2)), // as the layout counts it
+      given = shortened(this.#stage, title, Math.max(4, LINE_CUT - op.length - 2)), // as the layout counts it
       typed = this.#layout.density < 2,
-      fits = typed ? (op.length + 2 + given.length) * CHAR + 24 <= w + 10 : op.length + 4 <= LINE,
+      fits = typed ? (op.length + 2 + given.length) * CHAR + 24 <= w + 10 : op.length + 4 <= LINE_CUT,
       named = !leaf && Boolean(title) && fits,
       left = leaf ? 16 : 12,
       top = typed || named ? 17 : 24,
@@ -280,10 +278,10 @@ class StagePicture {
       s("text", { class: "gd-op", x: leaf && !typed ? w / 2 : left, y: top, "data-alone": leaf && !typed }, op),
       named &&
         s("text", { class: "gd-given", "data-below": !typed, x: typed ? w - 9 : left, y: typed ? 17 : 32 }, given),
-      typed && !node.lines && s("text", { class: "gd-type", x: left, y: 31 }, cut(typeText(this.#doc, node), 28)),
+      typed && !node.lines && s("text", { class: "gd-type", x: left, y: 31 }, cut(typeText(this.#doc, node), LINE_CUT)),
       node.lines?.map((line, i) => {
         const name = i < node.own! ? "gd-type gd-figures-line" : "gd-type gd-slope";
-        return s("text", { class: name, x: left, y: 31 + LINED * i }, line);
+        return s("text", { class: name, x: left, y: 31 + LINE * i }, line);
       }),
       s(
         "text",
@@ -342,7 +340,7 @@ class StagePicture {
     layout.boxes.forEach((place, index) => {
       if (place.row >= 0)
         items.push({
-          ...box(place, place.h ?? BOX, 2),
+          ...box(place, place.h ?? NODE, 2),
           nodes: [index],
           make: detail => this.#kept(index, this.#box(index, detail)),
         });
@@ -370,7 +368,7 @@ class StagePicture {
       left = Math.min(0, first?.x ?? 0) - side - margin,
       right = layout.lanes.reduce((most, lane) => Math.max(most, lane.x + lane.width), layout.width) + side;
     const top = first ? LANE_ABOVE : MARGIN,
-      bottom = first ? LANE_BELOW + MARGIN / 2 : MARGIN - (ROW - BOX);
+      bottom = first ? LANE_BELOW + MARGIN / 2 : MARGIN - (ROW - NODE);
     const width = right - left,
       height = layout.height + top + bottom;
     const svg = (this.#svg = s(

@@ -1,10 +1,9 @@
 // How far the rows of a layout reach, the zoom at which those in sight fit a pane, and what leaves it. Pure.
 
 import type { BoxRecord, Layout } from "../doc/doc.ts";
+import { NODE, PILL } from "../doc/metrics.ts";
 
-const BOX = 40,
-  PILL = 18,
-  PAD = 6; // pixels that stay free at both sides of a pane
+const PAD = 6; // pixels that stay free at both sides of a pane
 export const READABLE = 0.75; // the least scale at which texts are drawn at 9 px or more
 /** The scales of a picture that opens, from the largest. */
 export const ZOOMS = [1, 0.95, 0.9, 0.85, 0.8, READABLE] as const;
@@ -26,7 +25,7 @@ export function placesOf({ boxes, pills }: Layout): Place[] {
     bottom: y + height,
   });
   return [
-    ...boxes.filter(({ row }) => row >= 0).map(box => place(box, box.h ?? BOX)),
+    ...boxes.filter(({ row }) => row >= 0).map(box => place(box, box.h ?? NODE)),
     ...pills.map(pill => place(pill, PILL)),
   ].sort((a, b) => a.top - b.top);
 }

@@ -1,4 +1,4 @@
-// Links of drawn answers (gdlab/view/answer/html.py): a click selects their entity in the open views of its study.
+// Links of drawn answers (gdlab/view/answer/answer_html.py): a click selects their entity in the open views of a study.
 
 import { all, listen } from "../draw/dom.ts";
 import { selectionNamed } from "../live/page.ts";

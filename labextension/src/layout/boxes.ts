@@ -1,17 +1,8 @@
 // Choose boxes and pills, and lay out one column of boxes: the same as gdlab/view/layout/boxes.py and drawn.py.
 
+import { GX, GY, HOPS, LINE_CUT, LONG, NODE, PILL, PILL_CUT, ROW, SHAPE_OPS } from "../doc/metrics.ts";
 import { pillLabel, pillTail } from "../doc/pilltext.ts";
-import { GX, half, LONG, most, place, type Pair, type Placed } from "./rows.ts";
-
-export const NODE = 40,
-  ROW = 72,
-  PITCH = 8;
-const PILL = 18,
-  GY = 32,
-  HOPS = 3,
-  LINE_CUT = 28,
-  PILL_CUT = 24;
-const SHAPE_OPS = new Set(["broadcast_to", "permute", "reshape", "transpose"]);
+import { half, most, place, type Pair, type Placed } from "./rows.ts";
 
 /** The input of a layout: texts as they stand in the document, inputs by index, all smaller than its own. */
 export interface Drawn {
@@ -79,7 +70,7 @@ export function chainsOf(nodes: readonly Pick<Drawn, "op" | "inputs" | "leaf" | 
   nodes.forEach(({ op, inputs, closed }, i) => {
     for (const a of inputs) read.add(a);
     const [a] = inputs;
-    if (a === undefined || a >= i || inputs.length > 1 || closed || !SHAPE_OPS.has(op)) return;
+    if (a === undefined || a >= i || inputs.length > 1 || closed || !SHAPE_OPS.includes(op)) return;
     const chain = found.get(a) ?? (nodes[a]!.leaf && nodes[a]!.op !== "input" ? [a] : null);
     if (chain) found.set(i, [...chain, i]);
   });

@@ -1,6 +1,18 @@
 // `layout(nodes)`: the record of gdlab/view/layout/lanes.py and layered.py, to the byte, in the page or in a worker.
 
-import { cast, chainsOf, column, NODE, PITCH, ROW, Rowed, Sheet, sink, unique, words } from "./boxes.ts";
+import {
+  BESIDE,
+  ENGINE_VERSION,
+  GUTTER,
+  NODE,
+  PITCH,
+  PLACES,
+  ROW,
+  TINT,
+  WIRE_PITCH,
+  WIRE_TRACKS,
+} from "../doc/metrics.ts";
+import { cast, chainsOf, column, Rowed, Sheet, sink, unique, words } from "./boxes.ts";
 import type { Cast, Column, Drawn } from "./boxes.ts";
 import { most, tracks, type Pair } from "./rows.ts";
 
@@ -9,13 +21,7 @@ export { place } from "./rows.ts";
 export type Engine = "layered" | "lanes";
 type Json = Record<string, unknown>;
 
-const TINT = 16,
-  GUTTER = 48,
-  WIRE_TRACKS = 12,
-  WIRE_PITCH = 5,
-  PLACES = 4,
-  BESIDE = 2,
-  LAST = 1 << 30;
+const LAST = 1 << 30;
 
 interface Tint {
   index: number;
@@ -36,7 +42,7 @@ function finished(
   for (const { index, x, width } of tints) lanes.add([index, x, width]);
   return {
     engine,
-    engine_version: 2,
+    engine_version: ENGINE_VERSION,
     seconds: 0,
     density: sheet.who.density,
     x: sheet.x,

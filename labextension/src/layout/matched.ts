@@ -2,7 +2,7 @@
 // its rows moved apart. Pure.
 
 import type { Layout } from "../doc/doc.ts";
-import { NODE, ROW } from "./boxes.ts";
+import { NODE, ROW } from "../doc/metrics.ts";
 
 /** The longest part of these pairs in which both rows grow. */
 function growing(pairs: readonly (readonly [row: number, at: number])[]): [number, number][] {

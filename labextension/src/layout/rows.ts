@@ -1,11 +1,6 @@
 // Place boxes that have a row: the core of both layouts, integer by integer the same as gdlab/view/layout/rows.py.
 
-export const GX = 16,
-  LONG = 6; // rows: a longer edge is a rail
-const TRACKS = 32,
-  QUIET = 1 << 16,
-  NEAR = 24,
-  DUMMY = 8;
+import { DUMMY, GX, LONG, NEAR, QUIET, TRACKS } from "../doc/metrics.ts";
 
 export type Pair = readonly [number, number];
 export const half = (value: number): number => Math.floor(value / 2);

@@ -1,9 +1,7 @@
 // A layout whose boxes hold several lines: rows grow downwards, and what lies below them makes room. Pure.
 
 import type { Layout } from "../doc/doc.ts";
-import { NODE, ROW } from "./boxes.ts";
-
-export const LINE = 13; // of a box
+import { LINE, NODE, ROW } from "../doc/metrics.ts";
 
 /** The room that each row needs for the lines of its boxes, beyond the one that every box has. */
 export function extraRoom({ boxes }: Layout, lines: (index: number) => number): number[] {

@@ -4,6 +4,7 @@ import type { Built } from "../doc/adjoints.ts";
 import type { GraphDoc, Layout, Stage } from "../doc/doc.ts";
 import { plural } from "../doc/format.ts";
 import { brackets, folded, opened, type Folded } from "../doc/groups.ts";
+import { LINE, NODE, ROW } from "../doc/metrics.ts";
 import { Camera, type CameraGroup, type Sheets } from "../draw/camera.ts";
 import { all, div, h, listen, paragraph, replace, s, type Child } from "../draw/dom.ts";
 import { edgeLabels } from "../draw/edgelabels.ts";
@@ -13,7 +14,7 @@ import { glide, placesIn, type Places } from "../draw/motion.ts";
 import { paint, type Painted } from "../draw/overlays.ts";
 import { around, partLayout } from "../layout/explore.ts";
 import { densitiesOf, hasLanes, layoutAt, layoutOf, type Laying } from "../layout/layouts.ts";
-import { extraRoom, LINE, stretched } from "../layout/stretch.ts";
+import { extraRoom, stretched } from "../layout/stretch.ts";
 import { spread } from "../layout/matched.ts";
 import { keptOf } from "../live/kept.ts";
 import { buildingDress, builtFor, changedBetween, keptWords, meterOf } from "./building.ts";
@@ -26,8 +27,6 @@ import { zoomAfterClick } from "./wheel.ts";
 const HELP =
   "Arrow left and right follow an edge to an input or a user, up and down go to the neighbour, " +
   "Enter opens the kernel, plus, minus and zero zoom.";
-const ROW = 72, // of a layout
-  NODE = 40;
 const WAIT = 300; // ms before it is said that a layout takes time
 
 interface Choice {

@@ -2,11 +2,11 @@
 // bracket says which rule closed the rows between them.
 
 import { optimizeReport, type GraphDoc, type Layout, type Pass, type Stage } from "../doc/doc.ts";
-import type { Hole } from "../doc/records.ts";
+import type { Hole } from "../doc/graphdoc.ts";
 import { priced, sig } from "../doc/format.ts";
 import { s, svgPath } from "../draw/dom.ts";
 import { cut } from "../draw/labels.ts";
-import { NODE, ROW } from "../layout/boxes.ts";
+import { NODE, ROW } from "../doc/metrics.ts";
 import { placesOfRows } from "../layout/matched.ts";
 import type { Context } from "./pane.ts";
 

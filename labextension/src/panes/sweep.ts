@@ -198,7 +198,7 @@ class SweepPanel implements Pane {
   #write(data: SweepSection): void {
     write(this.el.querySelector(".gd-fact")!, data.title);
     write(this.#state, [data.fact, data.left].filter(Boolean).join(", "));
-    this.#state.dataset.state = { running: "running", paused: "paused" }[data.state] ?? "ready";
+    this.#state.dataset.state = data.state === "running" || data.state === "paused" ? data.state : "ready";
     this.#bar.value = data.progress;
     const resumes = data.state === "paused";
     this.#pause.ariaLabel = this.#pause.textContent = resumes ? "Resume" : "Pause";

@@ -1,0 +1,464 @@
+"""Replay a plan on an open adapter through its queue: steps, updates, losses, transfers, copies.
+
+Knows wgpu only through the `Gpu` it is given. Everything here runs in the turn of the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gdlab.base.errors import ArgumentError, CompileError, SessionError
+from gdlab.base.formats import decode, encode
+from gdlab.base.types import Array
+from gdlab.devices.base import KEPT, Bound, BufferCopy, Clear, Copy, Item, Program, Readback, Region, Shared, StepCall
+from gdlab.devices.fit import Place, check_memory, check_plan, check_update, plan_places, state_places, tenants
+from gdlab.devices.wgpu.compile_progress import told
+from gdlab.devices.wgpu.readback import WgpuReadback
+from gdlab.devices.wgpu.stamps import MOST, Stamps
+from gdlab.devices.wgpu.wgpu_queue import WgpuQueue, WgpuRecorded
+from gdlab.plan.dispatch import SCALARS, Dispatch
+from gdlab.plan.records import Buffer, ExecutionPlan, Update
+
+if TYPE_CHECKING:
+    from gdlab.devices.wgpu.wgpu_device import Gpu
+
+NO_UPDATE = Update("none", (), (), ())
+AT_ONCE = 64  # steps of one submission at most
+DISPATCHES_AT_ONCE = 512  # of one submission of several steps
+FLOPS_AT_ONCE = {"software": 1 << 27, "hardware": 1 << 35}  # so that Ctrl-C need not wait for what is in flight
+UPLOADS_AT_ONCE = 8 << 20  # bytes of inputs that wait in memory of their own
+Home = tuple[str, int]
+
+
+def _upload_bytes(call: StepCall) -> int:
+    return sum(data.nbytes for _, data in call.uploads)
+
+
+class WgpuProgram(Program):
+    """A plan on an adapter. `launches` and `update_launches` are what a step walks; `places` says where every tensor
+    lies, `memory` what lies at each home."""
+
+    queue: WgpuQueue
+
+    def __init__(
+        self, gpu: Gpu, plan: ExecutionPlan, checked: bool = True, shared: Shared | None = None
+    ) -> None:
+        self.gpu, self.plan, self.checked, self.open = gpu, plan, checked, True
+        self.update, self.turn = NO_UPDATE, gpu.turn
+        if checked:
+            check_plan(plan, gpu.bounds)
+            check_memory(plan.memory.physical_bytes, plan.buffers, gpu.free_bytes())
+        self.queue = WgpuQueue(gpu)
+        self.places = plan_places(plan)
+        taken = self._taken(shared)
+        self.memory = taken | {
+            ("slot", i): self._buffer(slot.nbytes, tenants(plan, slot.tenants))
+            for i, slot in enumerate(plan.memory.slots)
+            if ("slot", i) not in taken
+        }
+        self.launches = self._launches("dispatch", plan.dispatches, self.places, self.memory)
+        self.update_launches: list[Bound] = []
+        self.joined: dict[bool, tuple[list[Bound], list[Bound], WgpuRecorded]] = {}  # by whether a step updates
+        self.losses_under_way: deque[tuple[range, WgpuReadback]] = deque()  # the steps whose losses come
+        self.readable: deque[tuple[int, float]] = deque(maxlen=KEPT)
+        self.stamps: Stamps | None = None
+        self.times: list[tuple[int, float]] = []
+        self._warm_up(taken)
+        for ref, data in plan.constant_buffers:
+            self.queue.write("load", self._memory_of(ref), data)
+        self.queue.counters.uploads = self.queue.counters.upload_bytes = self.queue.counters.submissions = 0
+
+    def _buffer(self, nbytes: int, name: str) -> Any:
+        self.queue.counters.buffers_created += 1
+        return self.gpu.buffer(nbytes, name=name)
+
+    # the plan made ready ----------------------------------------------------------------------------------------------
+    def _launches(
+        self, what: str, dispatches: Sequence[Dispatch], places: Mapping[int, Place], memory: Mapping[Home, Any]
+    ) -> list[Bound]:
+        made = enumerate(told(f"compile, {what}", dispatches))
+        return [self._launch(f"{what} {n} ({d.label})", d, places, memory) for n, d in made]
+
+    def _launch(
+        self, where: str, dispatch: Dispatch, places: Mapping[int, Place], memory: Mapping[Home, Any]
+    ) -> Bound:
+        regions = {b: Region(memory[places[b].home], 0, places[b].bound) for b, _ in dispatch.bindings}
+        return self.queue.bind(where, dispatch, self.plan.target, regions)
+
+    def _taken(self, shared: Shared | None) -> dict[tuple[str, int], Any]:
+        """The device buffers that belong to another program as well, by their place in this one."""
+        if shared is None:
+            return {}
+        there = shared.program
+        assert isinstance(there, WgpuProgram)  # of the same device, says `Device.load`
+        return {self.places[b].home: there._memory_of(other) for b, other in shared.buffers}
+
+    def _warm_up(self, taken: Container[Home]) -> None:
+        """Run one workgroup of every new kernel (drivers compile at first use), then zero (so touch) every buffer."""
+        for launch in told("warm-up", self.launches):
+            kept = launch.dispatch.in_place and taken  # a cache that belongs to another program as well
+            self._run_cold([launch], self._on_scratch if kept else lambda launch: launch)
+        clears = [Clear(buffer) for home, buffer in self.memory.items() if home not in taken]
+        self.queue.finish("warm-up", clears)
+        self.queue.read("warm-up", self.queue.scalars, memoryview(bytearray(4)))  # the way of a loss, once
+        self.queue.counters.readbacks = self.queue.counters.readback_bytes = 0
+        self._whole(True)
+
+    def _run_cold(self, launches: Iterable[Bound], made: Callable[[Bound], Bound]) -> None:
+        for launch in launches:
+            pipeline = launch.keep[0]
+            if pipeline not in self.gpu.warm:
+                bound = made(launch)
+                row = (*bound.run[:2], 1, 1, 1)
+                self.queue.finish("warm-up", [Bound(launch.dispatch, row, bound.keep)])
+                self.gpu.warm.add(pipeline)
+
+    def _on_scratch(self, launch: Bound) -> Bound:
+        """The kernel on memory of nobody: an update must not run on the parameters before its time."""
+        pipeline, _, regions = launch.keep
+        scratch = tuple(Region(self.gpu.buffer(r.nbytes), 0, r.nbytes) for r in regions)
+        group = self.gpu.group("warm-up", pipeline, scratch)
+        return Bound(launch.dispatch, (pipeline.raw, group._internal, 1, 1, 1), (pipeline, group, scratch))
+
+    def configure(self, update: Update) -> None:
+        self._alive("configure")
+        if self.checked:
+            check_update(self.plan, update, self.gpu.bounds)
+            unmade = [b for b in update.buffers if b.id not in self.places]
+            check_memory(sum(b.nbytes for b in unmade), unmade, self.gpu.free_bytes() if unmade else None)
+        for b in update.buffers:
+            if b.id in self.places and self.places[b.id].buffer.nbytes != b.nbytes:
+                wanted = f"{self.places[b.id].buffer.nbytes} bytes, as before"
+                raise CompileError("update", f"state buffer {b.name}", f"{b.nbytes} bytes", wanted)
+        places = {**self.places, **state_places(update.buffers)}
+        new = {
+            p.home: self._buffer(p.nbytes, p.buffer.name)
+            for p in places.values()
+            if p.home not in self.memory
+        }
+        memory = {**self.memory, **new}
+        launches = self._launches("update", update.dispatches, places, memory)
+        self._run_cold(launches, self._on_scratch)
+        if new:
+            self.queue.finish("configure", [Clear(buffer) for buffer in new.values()])
+        self.update, self.places, self.memory, self.update_launches = update, places, memory, launches
+        self._whole(True)  # now, not in the first step
+
+    # running ----------------------------------------------------------------------------------------------------------
+    def step(
+        self, scalars: Array | None, whole: bool = True, copies: Sequence[BufferCopy] = (),
+        landing: Readback | None = None,
+    ) -> None:  # fmt: skip
+        if landing is None and not copies:
+            return self._step(self._whole(whole), scalars, self.stamps)
+        moved = self._moved(copies)
+        self._step(self._whole(whole), scalars, None, moved, landing)
+        self.counters.landed(copies)
+
+    def copy(self, copies: Sequence[BufferCopy], landing: Readback) -> None:
+        self._alive("copy")
+        assert isinstance(landing, WgpuReadback)  # of this program's queue
+        moved = self._moved(copies)
+        marker = Copy(self._marker, 0, landing, landing.nbytes - 4, 4)  # it lands though there is nothing to copy
+        self.queue.submit("copy", moved or (marker,), landing)
+        self.counters.landed(copies)
+
+    def steps_at_once(self, upload_bytes: int) -> int:
+        if self.stamps is not None:
+            return 1
+        dispatches = [*self.plan.dispatches, *self.update.dispatches]
+        flops = FLOPS_AT_ONCE["software" if self.plan.target.adapter_class == "software" else "hardware"]
+        most = min(
+            AT_ONCE, DISPATCHES_AT_ONCE // max(1, len(dispatches)), flops // max(1, sum(d.flops for d in dispatches)),
+            UPLOADS_AT_ONCE // max(1, upload_bytes),
+        )  # fmt: skip
+        return max(1, most)
+
+    def step_many(self, calls: Sequence[StepCall], landing: Readback | None = None) -> None:
+        if len(calls) > self.steps_at_once(max((_upload_bytes(call) for call in calls), default=0)):
+            return super().step_many(calls, landing)
+        first = self.counters.forwards + 1
+        where = f"steps {first} … {first + len(calls) - 1}"
+        self._check(where, calls[0].scalars)
+        self._harvest(False)
+        readback = self.queue.readback(4 * len(calls)) if landing is None else landing
+        assert isinstance(readback, WgpuReadback)  # of this program's queue
+        lent: list[Any] = []
+        try:
+            prepared, lent = self.queue.scalar_copies(where, [call.scalars for call in calls])
+            items: list[Item] = []
+            for k, call in enumerate(calls):
+                for buffer, data in call.uploads:
+                    lent.append(self._lend(where, data))
+                    items.append(Copy(lent[-1], 0, self._memory_of(buffer), 0, data.nbytes, counted=False))
+                items += [*prepared[k], self._whole(call.whole)]
+                if landing is None:
+                    items.append(Copy(self._marker, 0, readback, 4 * k, 4))
+                items += self._moved(call.copies)
+            if landing is None:
+                self._send(where, items, readback, ())
+            else:
+                self.queue.submit(where, items, readback, ())
+        finally:  # what was submitted runs before the next write to this memory
+            for memory in lent:
+                self.queue.release(memory)
+        self.queue.scalars_are(calls[-1].scalars)
+        if landing is None:
+            losses = range(first, first + (len(calls) if self.plan.loss_buffer is not None else 0))
+            self.losses_under_way.append((losses, readback))
+        for call in calls:
+            self.counters.landed(call.copies)
+        self.counters.forwards += len(calls)
+
+    def _lend(self, where: str, data: Array) -> Any:
+        """Memory with the data of an input, for a copy."""
+        memory = self.queue.make(data.nbytes)
+        self.queue.write(where, memory, np.ascontiguousarray(data))
+        return memory
+
+    def _moved(self, copies: Sequence[BufferCopy]) -> list[Copy]:
+        """The copies between the memories of buffers."""
+        return [Copy(self._memory_of(c.source), c.start, self._target(c), c.at, c.nbytes) for c in copies]
+
+    def _target(self, copy: BufferCopy) -> Any:
+        return copy.target if isinstance(copy.target, Readback) else self._memory_of(copy.target)
+
+    def run(self, start: int, stop: int, scalars: Array | None = None) -> None:
+        self._alive("run")
+        if scalars is not None:
+            self.queue.set_scalars("run", scalars)
+        self.queue.finish("run", (self.launches + self.update_launches)[start:stop])
+
+    def end_step(self, scalars: Array | None, whole: bool = True, done: int = 0) -> None:
+        rest = self._update_part(whole)[done:]
+        self._step(self.queue.recorded(rest), scalars, None)
+        self.counters.dispatches += len(self.launches) + done
+
+    def _step(
+        self, list: WgpuRecorded, scalars: Array | None, stamps: Stamps | None, moved: Sequence[Copy] = (),
+        landing: Readback | None = None,
+    ) -> None:  # fmt: skip
+        number = self.counters.forwards + 1
+        loss_of = None if self.plan.loss_buffer is None else number
+        self._submit(f"step {number}", list, scalars, loss_of, stamps, moved, landing)
+        self.counters.forwards = number
+
+    def _update_part(self, whole: bool) -> list[Bound]:
+        return self.update_launches if whole else self.update_launches[: self.update.early]
+
+    def _whole(self, whole: bool) -> WgpuRecorded:
+        """All dispatches of a step, made ready once."""
+        held = self.joined.get(whole)
+        if held is None or held[0] is not self.launches or held[1] is not self.update_launches:
+            recorded = self.queue.recorded(self.launches + self._update_part(whole))
+            held = self.joined[whole] = self.launches, self.update_launches, recorded
+        return held[2]
+
+    def update_only(self, scalars: Array, start: int = 0) -> None:
+        where = f"update after step {self.counters.forwards}"
+        self._submit(where, self.queue.recorded(self.update_launches[start:]), scalars, None, None)
+
+    def _submit(
+        self, where: str, list: WgpuRecorded, scalars: Array | None, loss_of: int | None, stamps: Stamps | None,
+        moved: Sequence[Copy] = (), landing: Readback | None = None,
+    ) -> None:  # fmt: skip
+        """Submit dispatches, then copies, and without a landing that of four bytes of the loss (of anything, if none),
+        which tells the end."""
+        self._check(where, scalars)
+        self._harvest(False)
+        if scalars is not None:
+            self.queue.set_scalars(where, scalars)
+        marker, losses = self._marker, range(loss_of or 0, 0 if loss_of is None else loss_of + 1)
+        if stamps is not None:
+            return self._submit_timed(where, list, marker, losses, stamps)
+        if landing is not None:
+            assert isinstance(landing, WgpuReadback)  # of this program's queue
+            return self.queue.submit(where, (list, *moved), landing)
+        readback = self.queue.readback(4)
+        self._send(where, (list, *moved, Copy(marker, 0, readback, 0, 4)), readback)
+        self.losses_under_way.append((losses, readback))
+
+    def _check(self, where: str, scalars: Array | None) -> None:
+        self._alive(where)
+        if scalars is None and (self.update_launches or self.plan.reads_scalars):
+            raise SessionError(where, "scalars", "none", f"{len(SCALARS)} numbers: {', '.join(SCALARS)}")
+
+    @property
+    def _marker(self) -> Any:
+        """Memory whose first four bytes are copied when a step has ended: the loss, or anything."""
+        return self.queue.scalars if self.plan.loss_buffer is None else self._memory_of(self.plan.loss_buffer)
+
+    def _send(
+        self, where: str, items: Sequence[Item], readback: WgpuReadback, cuts: Sequence[int] | None = None
+    ) -> None:
+        try:
+            self.queue.submit(where, items, readback, cuts)
+        except BaseException:
+            readback.release()
+            raise
+
+    def _submit_timed(
+        self, where: str, list: WgpuRecorded, marker: Any, losses: range, stamps: Stamps
+    ) -> None:
+        """As before, with stamps, and waited for: there is one set of them."""
+        self.queue.stamps, readback = stamps, self.queue.readback(8 * (2 * MOST + 2))
+        loss = self.queue.readback(4)
+        items = [*stamps.items(list.bounds, readback), Copy(marker, 0, loss, 0, 4)]
+        self._send(where, items, readback)
+        loss.request(where, readback.submission)
+        self.losses_under_way.append((losses, loss))
+        readback.wait()
+        self.times = stamps.seconds(readback.view()) if stamps.count else []
+        self.queue.retire(readback)
+        self._harvest(True)
+
+    # timing -----------------------------------------------------------------------------------------------------------
+    def profile(self, window: tuple[int, int] | None) -> str:
+        self._alive("profile")
+        reason = "" if window is None else self.gpu.no_stamps
+        if window is None or reason:
+            self.stamps = None
+            return reason
+        if self.stamps is None:
+            self.stamps = Stamps(self.gpu)
+        self.stamps.window = window[0], min(window[1], window[0] + MOST)
+        return ""
+
+    def timings(self) -> list[tuple[int, float]]:
+        return list(self.times)
+
+    def _harvest(self, wait: bool) -> None:
+        """Take the losses of the steps that have ended; `wait`: of all."""
+        while self.losses_under_way and (wait or self.losses_under_way[0][1].ready):
+            steps, readback = self.losses_under_way.popleft()
+            try:
+                readback.wait()
+                values = np.frombuffer(readback.view(), np.float32, len(steps)).tolist()
+                self.readable.extend(zip(steps, values, strict=True))
+            finally:
+                self.queue.retire(readback)
+
+    def losses(self, wait: bool) -> list[tuple[int, float]]:
+        self._alive("losses")
+        self.gpu.poll()
+        self._harvest(wait)
+        found = list(self.readable)
+        self.readable.clear()
+        return found
+
+    def wait(self) -> None:
+        self._alive("wait")
+        self.queue.wait()
+        self._harvest(True)
+
+    # data -------------------------------------------------------------------------------------------------------------
+    def _memory_of(self, buffer: int) -> Any:
+        return self.memory[self.places[buffer].home]
+
+    def _logical(self, where: str, buffer: int) -> Buffer:
+        self._alive(where)
+        if buffer not in self.places:
+            raise ArgumentError(where, "buffer", buffer, f"one of the {len(self.places)} buffers of this program")
+        return self.places[buffer].buffer
+
+    def upload(self, buffer: int, data: Array) -> None:
+        logical, given = self._logical("upload", buffer), np.ascontiguousarray(data)
+        size = math.prod(logical.shape)
+        if given.dtype != logical.dtype.numpy or given.size != size:
+            wanted = f"{logical.dtype}, {size * logical.dtype.nbytes} bytes"
+            raise ArgumentError("upload", f"data of {logical.name}", f"{given.dtype}, {given.nbytes} bytes", wanted)
+        if logical.dtype.is_storage:
+            given = encode(given.reshape(logical.shape), logical.dtype)
+        self.upload_words(buffer, given)
+
+    def upload_words(self, buffer: int, words: Array) -> None:
+        self._alive("upload")
+        self.queue.write("upload", self._memory_of(buffer), words)
+
+    def download(self, buffer: int) -> Array:
+        logical = self._logical("download", buffer)
+        if logical.dtype.is_storage:
+            return decode(self.words(buffer), logical.dtype, logical.shape).astype(logical.dtype.numpy, copy=False)
+        return self._read(buffer, np.empty(logical.shape, logical.dtype.numpy))
+
+    def words(self, buffer: int) -> Array:
+        return self._read(buffer, np.empty(self._logical("download", buffer).nbytes // 4, np.uint32))
+
+    def _read(self, buffer: int, out: Array) -> Array:
+        """Fill `out` with all bytes of a buffer."""
+        self.queue.read("download", self._memory_of(buffer), out.data.cast("B"))
+        return out
+
+    def store_copy(
+        self, buffers: Sequence[int], into: dict[tuple[str, int], Any] | None = None
+    ) -> dict[tuple[str, int], Any]:
+        self._alive("copy")
+        homes = dict.fromkeys(self.places[b].home for b in buffers)
+        if into is None:
+            into = {home: self._buffer(self.memory[home].size, "a copy of the state") for home in homes}
+        self._copy_buffers((self.memory[home], into[home]) for home in homes)
+        return into
+
+    def load_copy(self, copy: dict[tuple[str, int], Any]) -> None:
+        self._alive("copy")
+        self._copy_buffers((data, self.memory[home]) for home, data in copy.items())
+
+    def _copy_buffers(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        """Submit the copies (from, to) in queue order; nothing is waited for."""
+        self.queue.move("copy", [Copy(source, 0, target, 0, source.size) for source, target in pairs])
+
+    def memory_at(self, buffer: int) -> tuple[Any, int]:
+        self._alive("memory")
+        return self._memory_of(buffer), self.places[buffer].bound
+
+    def bytes_in(self, memory: Any) -> int | None:
+        ours = self.queue.scalars
+        mine = type(memory) is type(ours) and memory._device is ours._device
+        return int(memory.size) if mine and memory.usage & ours.usage == ours.usage else None
+
+    def rebind(self, buffer: int, memory: Any) -> None:
+        self.wait()
+        home = self.places[buffer].home
+        held = {**self.memory, home: memory}
+
+        def bound_again(what: str, launches: list[Bound]) -> list[Bound]:
+            touched = [any(self.places[b].home == home for b, _ in a.dispatch.bindings) for a in launches]
+            named = enumerate(zip(launches, touched, strict=True))
+            return [
+                self._launch(f"{what} {n} ({a.dispatch.label})", a.dispatch, self.places, held) if new else a
+                for n, (a, new) in named
+            ]
+
+        launches, updates = bound_again("dispatch", self.launches), bound_again("update", self.update_launches)
+        self.memory, self.launches, self.update_launches = held, launches, updates
+        self._whole(True)
+
+    def poison(self) -> None:
+        self._alive("poison")
+        pinned = {self.places[b].home for b in self.plan.memory.pinned}
+        for home, buffer in self.memory.items():
+            if home[0] == "slot" and home not in pinned:
+                self.queue.write("poison", buffer, np.full(buffer.size // 4, np.nan, np.float32))
+
+    # the end ----------------------------------------------------------------------------------------------------------
+    def _alive(self, where: str) -> None:
+        if not self.open:
+            raise SessionError(where, "program", "closed", "an open one")
+        if self.gpu.pid != os.getpid():
+            self.gpu.alive(where)
+
+    def close(self) -> None:
+        if not self.open or self.gpu.pid != os.getpid():
+            return
+        with contextlib.suppress(SessionError):  # of a lost device there is nothing to wait for
+            self._harvest(True)
+        self.open = False
+        self.memory, self.places, self.stamps, self.queue.stamps = {}, {}, None, None
+        self.launches, self.update_launches, self.joined = [], [], {}

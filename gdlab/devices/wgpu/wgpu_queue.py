@@ -1,0 +1,339 @@
+"""Submit work to an adapter: the only module that does. Lists go in growing parts once they have run whole.
+
+Knows wgpu only through the `Gpu` it is given.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gdlab.base.errors import CapabilityError, SessionError
+from gdlab.base.types import Array
+from gdlab.devices.base import (
+    IN_FLIGHT,
+    STAMP_BYTES,
+    Bound,
+    Clear,
+    Copy,
+    Counters,
+    Item,
+    Queue,
+    Recorded,
+    Region,
+    Stamp,
+)
+from gdlab.devices.pool import size_class
+from gdlab.devices.wgpu.pass_recording import Row, Rows, record_pass
+from gdlab.devices.wgpu.readback import WgpuReadback
+from gdlab.plan.dispatch import OWN_SCALARS, SCALARS, Dispatch
+from gdlab.plan.target import Target
+
+if TYPE_CHECKING:
+    from gdlab.devices.wgpu.stamps import Stamps
+    from gdlab.devices.wgpu.wgpu_device import Gpu
+
+FIRST_PART = 32  # dispatches of the first part of a list; each further one has twice as many
+PART_BYTES, PARTS = 2 << 20, 4  # of a large tensor that is read: bytes of a part, and parts under way
+FLUSH_BYTES = 4 << 20  # of writes: unsubmitted ones pile up staging memory
+
+
+class WgpuRecorded(Recorded):
+    """Dispatches as rows of the C loop's table. `bounds` keep their pipelines and bind groups alive."""
+
+    def __init__(self, gpu: Gpu, bounds: Sequence[Bound]) -> None:
+        self.bounds, self.whole = tuple(bounds), False
+        self.rows = Rows(gpu, [bound.run for bound in bounds])
+        self.workgroups = sum(x * y * z for _, _, x, y, z in self.rows)
+
+    def cuts(self) -> list[int]:
+        """Return where it is submitted in parts: FIRST_PART dispatches, then twice as many each time."""
+        found, stop, size = [], FIRST_PART, FIRST_PART
+        while self.whole and stop + FIRST_PART <= len(self.rows):
+            found.append(stop)
+            size *= 2
+            stop += size
+        return found
+
+
+class WgpuQueue(Queue):
+    """Work of one program or door on an adapter. `flying`: readbacks of the steps in flight, oldest first."""
+
+    def __init__(self, gpu: Gpu, depth: int = IN_FLIGHT, counters: Counters | None = None) -> None:
+        self.gpu, self.depth, self.counters = gpu, depth, Counters() if counters is None else counters
+        self.flying: deque[WgpuReadback] = deque()
+        self.stamps: Stamps | None = None
+        self.scalars = gpu.buffer(4 * (len(SCALARS) + OWN_SCALARS))
+        self._written: Array | None = None  # scalars
+
+    # memory -----------------------------------------------------------------------------------------------------------
+    def make(self, nbytes: int, name: str = "") -> Any:
+        """A device buffer of the pool."""
+        created = self.gpu.tensors.created
+        number, memory = self.gpu.tensors.take(size_class(nbytes))
+        self.counters.buffers_created += self.gpu.tensors.created - created
+        self.gpu.numbers[memory] = number
+        return memory
+
+    def release(self, memory: Any) -> bool:
+        """Back to the pool."""
+        number = self.gpu.numbers.pop(memory, None)
+        return number is not None and self.gpu.tensors.give(int(memory.size), number, memory)
+
+    @property
+    def free_bytes(self) -> int:
+        """Of the pool."""
+        return self.gpu.tensors.free_bytes
+
+    def collect(self) -> int:
+        """Of the pool, which all queues of the adapter share."""
+        return self.gpu.tensors.clear()
+
+    def readback(self, nbytes: int) -> WgpuReadback:
+        """A mapped buffer of the pool."""
+        created = self.gpu.readbacks.created
+        number, mapped = self.gpu.readbacks.take(size_class(nbytes))
+        self.counters.buffers_created += self.gpu.readbacks.created - created
+        return WgpuReadback(number, mapped, nbytes)
+
+    def write(self, where: str, memory: Any, data: Any, start: int = 0) -> None:
+        """Through the queue's own staging memory, in parts."""
+        self.counters.uploaded(memoryview(data).nbytes)
+        self.put(where, memory, data, start)
+
+    def put(self, where: str, memory: Any, data: Any, start: int = 0) -> None:
+        """`write`, of what is no tensor: counts nothing."""
+        gpu, source = self.gpu, self.gpu.ffi.from_buffer(data)
+        for at in range(0, len(source), FLUSH_BYTES):
+            nbytes = min(FLUSH_BYTES, len(source) - at)
+            with gpu.checked(where):
+                gpu.raw.QueueWriteBuffer(gpu.q, memory._internal, start + at, source + at, nbytes)
+            gpu.pending += nbytes
+            if gpu.pending >= FLUSH_BYTES:
+                self.send(gpu.record(where, lambda encoder: None))
+                gpu.poll()
+
+    def read(self, where: str, memory: Any, into: memoryview, start: int = 0) -> None:
+        """In parts, several of which are under way."""
+        under_way: deque[tuple[int, WgpuReadback]] = deque()
+        for at in range(0, len(into), PART_BYTES):
+            nbytes = min(PART_BYTES, len(into) - at)
+            if len(under_way) == PARTS:
+                first, part = under_way.popleft()
+                part.take(into[first : first + part.nbytes])
+            part = self.readback(nbytes)
+            padded = -(-nbytes // 4) * 4
+            submission = self._run(where, [Copy(memory, start + at, part, 0, padded)])
+            part.request(where, submission)
+            under_way.append((at, part))
+        for first, part in under_way:
+            part.take(into[first : first + part.nbytes])
+        self.counters.read_back(len(into))
+
+    # kernels ----------------------------------------------------------------------------------------------------------
+    def bind(self, where: str, dispatch: Dispatch, target: Target, memory: Mapping[int, Region]) -> Bound:
+        """Compile the kernel, unless it is known, and bind it."""
+        pipeline = self.gpu.kernel(where, dispatch, target, self.counters)
+        regions = [memory[b] for b, _ in dispatch.bindings]
+        if dispatch.scalars:
+            regions.append(Region(self.scalars, 0, int(self.scalars.size)))
+        group = self.gpu.group(where, pipeline, regions)
+        self.counters.bindings_created += 1
+        row: Row = (pipeline.raw, group._internal, *dispatch.workgroups)
+        return Bound(dispatch, row, (pipeline, group, tuple(regions)))
+
+    def recorded(self, bounds: Sequence[Bound]) -> WgpuRecorded:
+        """As rows of a table."""
+        return WgpuRecorded(self.gpu, bounds)
+
+    def set_scalars(self, where: str, numbers: Array) -> None:
+        """Write them, unless they are the very array of the last call."""
+        if numbers is not self._written:
+            self.put(where, self.scalars, np.ascontiguousarray(numbers, np.float32))
+            self._written = numbers
+
+    def scalar_copies(self, where: str, steps: Sequence[Array | None]) -> tuple[list[list[Copy]], list[Any]]:
+        """Return for each of several steps the copies that put its numbers in place, and the memory that they come
+        from, to be released once they are submitted. Call `scalars_are` then."""
+        changed = [numbers for numbers, last in zip(steps, [self._written, *steps], strict=False)
+                   if numbers is not None and numbers is not last]  # fmt: skip
+        if not changed:
+            return [[] for _ in steps], []
+        table = np.ascontiguousarray(changed, np.float32)
+        memory, rows, last, found = self.make(table.nbytes), iter(range(len(changed))), self._written, []
+        self.put(where, memory, table)
+        for numbers in steps:
+            new, nbytes = numbers is not None and numbers is not last, table[0].nbytes
+            found.append([Copy(memory, next(rows) * nbytes, self.scalars, 0, nbytes, counted=False)] if new else [])
+            last = numbers
+        return found, [memory]
+
+    def scalars_are(self, numbers: Array | None) -> None:
+        """Remember the numbers that what was submitted last leaves in place."""
+        self._written = numbers
+
+    # work -------------------------------------------------------------------------------------------------------------
+    def submit(
+        self, where: str, items: Sequence[Item], readback: Any = None, cuts: Sequence[int] | None = None
+    ) -> None:
+        """Throttle, record, submit, and ask for the readback."""
+        if readback is not None:
+            self._throttle()
+        parts = list(_growing(items)) if cuts is None else [items[a:b] for a, b in _pairs(cuts, len(items))]
+        submission = 0
+        for part in parts:
+            submission = self._run(where, part)
+        self.counters.submissions += len(parts)
+        for item in items:
+            self._count(item)
+        if readback is not None:
+            readback.request(where, submission)
+            self.flying.append(readback)
+        self.gpu.poll()
+
+    def finish(self, where: str, items: Sequence[Item]) -> None:
+        """Run the items and wait for them; counts nothing."""
+        self.gpu.poll(self._run(where, items))
+
+    def move(self, where: str, copies: Sequence[Copy]) -> None:
+        """Submit copies that are no part of a step; counts nothing, waits for nothing."""
+        self._run(where, copies)
+
+    def rehearse(self, where: str, items: Sequence[Item]) -> None:
+        """Record the items, and throw the recording away."""
+        self.gpu.raw.CommandBufferRelease(self.gpu.record(where, partial(self._encode, items)))
+
+    def wait(self) -> None:
+        """Wait for the steps in flight."""
+        self.counters.waits += 1
+        while self.flying:
+            self.flying[0].wait()
+            self.flying.popleft()
+
+    def check_stamps(self, where: str, dispatches: int) -> None:
+        """Raise where the adapter has no timestamps, or a set holds fewer."""
+        from gdlab.devices.wgpu.stamps import MOST, Stamps
+
+        if self.gpu.no_stamps:
+            raise CapabilityError(where, "timestamps", self.gpu.no_stamps, "an adapter with them, or device='cpu'")
+        if dispatches > MOST:
+            raise SessionError(where, "dispatches", f"{dispatches:,}", f"at most {MOST:,} that are timed")
+        if self.stamps is None:
+            self.stamps = Stamps(self.gpu)
+
+    def stamps_into(self, dispatches: int, into: Any, at: int) -> list[Any]:
+        """Resolve the stamps, and copy them."""
+        from gdlab.devices.wgpu.stamps import Resolve
+
+        if not dispatches:
+            return []
+        assert self.stamps is not None  # `check_stamps` made them
+        nbytes = STAMP_BYTES * dispatches
+        return [Resolve(2 * dispatches), Copy(self.stamps.resolved, 0, into, at, nbytes)]
+
+    def stamped_seconds(self, dispatches: int, data: memoryview) -> list[tuple[float, float]]:
+        """From ticks of the device's clock."""
+        assert self.stamps is not None
+        return self.stamps.pairs(dispatches, data)
+
+    def retire(self, readback: WgpuReadback) -> None:
+        """Release a readback that has been waited for."""
+        if readback in self.flying:
+            self.flying.remove(readback)
+        readback.release()
+
+    def _throttle(self) -> None:
+        while self.flying and (len(self.flying) >= self.depth or self.flying[0].ready):
+            self.counters.throttle_waits += not self.flying[0].ready
+            self.flying[0].wait()
+            self.flying.popleft()
+
+    def _count(self, item: Item) -> None:
+        match item:
+            case WgpuRecorded():
+                item.whole = True
+                self.counters.dispatches += len(item)
+                self.counters.workgroups += item.workgroups
+            case Bound():
+                _, _, x, y, z = item.run
+                self.counters.dispatches += 1
+                self.counters.workgroups += x * y * z
+            case Copy():
+                self.counters.copies += item.counted and not isinstance(item.target, WgpuReadback)
+
+    def _run(self, where: str, items: Sequence[Item]) -> int:
+        return self.send(self.gpu.record(where, partial(self._encode, items)))
+
+    def send(self, commands: Any) -> int:
+        """Submit one finished command buffer, once, and release it."""
+        gpu = self.gpu
+        gpu.pending = 0
+        submission = gpu.raw.QueueSubmitForIndex(gpu.q, 1, gpu.ffi.new("WGPUCommandBuffer[1]", [commands]))
+        gpu.raw.CommandBufferRelease(commands)
+        return int(submission)
+
+    # recording --------------------------------------------------------------------------------------------------------
+    def _encode(self, items: Sequence[Item | _Part], encoder: Any) -> None:
+        if any(isinstance(item, Stamp) for item in items):
+            assert self.stamps is not None  # whoever sends stamps has made them
+            return self.stamps.encode(items, encoder, self.encode_transfer)  # type: ignore[arg-type]
+        rows: list[Row] = []
+        for item in items:
+            if isinstance(item, Bound):
+                rows.append(item.run)
+                continue
+            if rows:
+                record_pass(self.gpu, rows, encoder)
+                rows = []
+            match item:
+                case WgpuRecorded():
+                    record_pass(self.gpu, item.rows, encoder)
+                case _Part():
+                    record_pass(self.gpu, item.list.rows, encoder, item.start, item.stop)
+                case _:
+                    self.encode_transfer(item, encoder)
+        if rows:
+            record_pass(self.gpu, rows, encoder)
+
+    def encode_transfer(self, item: Any, encoder: Any) -> None:
+        """Record a copy or a clear."""
+        raw = self.gpu.raw
+        if isinstance(item, Clear):
+            return raw.CommandEncoderClearBuffer(encoder, item.memory._internal, 0, item.memory.size)  # type: ignore[no-any-return]
+        into = item.target.mapped.handle if isinstance(item.target, WgpuReadback) else item.target._internal
+        raw.CommandEncoderCopyBufferToBuffer(encoder, item.source._internal, item.start, into, item.at, item.nbytes)
+
+
+class _Part:
+    """Dispatches start … stop − 1 of a list."""
+
+    __slots__ = ("list", "start", "stop")
+
+    def __init__(self, list: WgpuRecorded, start: int, stop: int) -> None:
+        self.list, self.start, self.stop = list, start, stop
+
+
+def _growing(items: Sequence[Item]) -> Iterable[Sequence[Any]]:
+    """Cut lists that have run whole into growing parts; what stands between them goes with the next part."""
+    part: list[Any] = []
+    for item in items:
+        cuts = item.cuts() if isinstance(item, WgpuRecorded) else []
+        if not cuts:
+            part.append(item)
+            continue
+        assert isinstance(item, WgpuRecorded)  # nothing else has cuts
+        for start, stop in _pairs(cuts, len(item.rows)):
+            part.append(_Part(item, start, stop))
+            if stop < len(item.rows):
+                yield part
+                part = []
+    yield part
+
+
+def _pairs(cuts: Sequence[int], end: int) -> list[tuple[int, int]]:
+    places = [0, *cuts, end]
+    return list(zip(places, places[1:], strict=False))

@@ -1,0 +1,164 @@
+"""The WGSL of a dispatch, and which nodes each of its lines stands for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from gdlab.base.errors import CompileError
+from gdlab.base.types import DType
+from gdlab.kernels.custom import custom
+from gdlab.kernels.decode import decode, decodes_four
+from gdlab.kernels.folds import reduce
+from gdlab.kernels.line_parts import LineParts, line_parts
+from gdlab.kernels.pieces import (
+    STORE,
+    WORK,
+    Bindings,
+    Text,
+    call,
+    chain_function,
+    chain_operands,
+    helpers,
+    may_be_wide,
+    number,
+    read_part,
+    widened,
+)
+from gdlab.kernels.product import Product, aligned
+from gdlab.kernels.stores import by_four, by_fours, constants, store, store4, whole_file
+from gdlab.kernels.tiles import WRITERS
+from gdlab.kernels.update_kernel import update
+from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.records import ExecutionPlan, LineMap
+from gdlab.plan.target import Target
+
+_CALL = re.compile(r"\b([a-z_]\w*)\(")
+
+
+def plan_wgsl(plan: ExecutionPlan, index: int) -> tuple[str, LineMap]:
+    """Return the WGSL of dispatch `index`, and (1-based line, node ids) of the lines that compute a node."""
+    return wgsl(plan.dispatches[index], plan.target)
+
+
+def wgsl(d: Dispatch, target: Target) -> tuple[str, LineMap]:
+    """The text of one kernel and its line map."""
+    return _joined(d).done()
+
+
+def wgsl_with_parts(d: Dispatch) -> tuple[str, LineMap, LineParts]:
+    """The text of one kernel, its line map, and which part of the work each line does."""
+    text = _joined(d)
+    return (*text.done(), line_parts(text, d))
+
+
+def _joined(d: Dispatch) -> Text:
+    if d.kernel not in _WRITERS:
+        raise CompileError(f"dispatch {d.index}", "kernel", d.kernel, f"one of {', '.join(_WRITERS)}")
+    text = Text()
+    text.add(f"// {d.label}")
+    _WRITERS[d.kernel](text, d)
+    decode(text, d)
+    missing = _helper_text(text)
+    if missing:
+        text.add("\n" + missing)
+    return text
+
+
+def _helper_text(text: Text) -> str:
+    used = {name for line in text.lines if not line.startswith("//") for name in _CALL.findall(line)}
+    return "\n\n".join(helpers(sorted(used)))
+
+
+# kernels --------------------------------------------------------------------------------------------------------------
+def _pointwise(text: Text, d: Dispatch) -> None:
+    size, node = d.type.num_elements, d.epilogue[-1].node
+    four = d.variant == "vec4" and d.type.dtype is DType.f32
+    used = chain_operands(d.epilogue)
+    wide = widened([*((d.operands[k].buffer, four and may_be_wide(d.operands[k])) for k in used), (d.output, four)])
+    bindings = Bindings(d, wide)
+    bindings.declare(text)
+    constants(text, SIZE=size, WIDTH=4 if d.variant == "vec4" else 1, GROUP=d.workgroup_size[0])
+    with text.working(WORK):
+        chain_function(text, "chain", d.epilogue, "", bindings.type)
+    text.add("fn point(i: u32) {")
+    if four:
+        for k in used:
+            with text.working(read_part(k)):
+                text.add(f"    let x{k} = {bindings.four(d.operands[k])};", node)
+        with text.working(WORK, STORE):
+            by_four(text, "out[i / 4u]", [f"x{k}" for k in used], d.epilogue, "chain", "", node)
+    else:
+        for q in range(4 if d.variant == "vec4" else 1):
+            at = f"i + {q}u" if q else "i"
+            loads = [bindings.at(d.operands[k], at) for k in used]
+            with text.working(*map(read_part, used), STORE):
+                text.add(f"    out[{at}] = {call('chain', d.epilogue, '', loads)};", node)
+    text.add("}\n")
+    whole_file(text, "pointwise.wgsl")
+
+
+def _matmul(text: Text, d: Dispatch) -> None:
+    p = d.matmul
+    assert p is not None  # the table asks by kernel
+    kind = d.variant.split()[0]
+    wide_a, wide_b, wide_out = aligned(p)
+    wide_out = wide_out and by_fours(d)
+    wide_a, wide_b = (w and not o.dtype.is_storage for w, o in zip((wide_a, wide_b), d.operands, strict=False))
+    a, b = d.operands[0].buffer, d.operands[1].buffer
+    used = [d.operands[k] for k in chain_operands(d.epilogue)]
+    uses = [(a, wide_a), (b, wide_b), *((out, wide_out) for out in d.outputs)]
+    wide = widened([*uses, *((o.buffer, wide_out and may_be_wide(o)) for o in used)])
+    bindings = Bindings(d, wide)
+    bindings.declare(text)
+    text.add("")
+    (store4 if d.output in wide else store)(text, d, bindings, p.node)
+    wide_b = b in wide or decodes_four(d, d.operands[1])
+    product = Product(p, bindings.variable[a], bindings.variable[b], a in wide, wide_b, d.output in wide)
+    WRITERS[kind](text, product, d.params)
+
+
+def _movement(text: Text, d: Dispatch) -> None:
+    g = d.gather
+    assert g is not None  # the table asks by kernel
+    bindings = Bindings(d, ())
+    bindings.declare(text)
+    constants(text, SIZE=d.type.num_elements, GROUP=d.workgroup_size[0])
+    text.add(f"fn moved(i: u32) -> {bindings.type} {{", g.node)
+    with text.working(read_part(0)):
+        _moved(text, d, bindings)
+    text.add("}\n")
+    store(text, d, bindings, g.node)
+    whole_file(text, "gather.wgsl", g.node)
+
+
+def _moved(text: Text, d: Dispatch, bindings: Bindings) -> None:
+    """Find the element of operand 0 that element i is, or return the fill value."""
+    g, size = d.gather, d.type.num_elements
+    assert g is not None  # the caller has it
+    inner, places = size, []
+    for axis, (n, a) in enumerate(zip(g.shape, g.axes, strict=True)):
+        inner //= n
+        if n == 1 and a.lo == 0 and a.step == 1 and a.extent is None:
+            continue
+        text.add(f"    let i{axis} = i32(i / {inner}u % {n}u) - ({a.lo});", g.node)
+        inside = [f"i{axis} >= 0"] if a.lo > 0 else []
+        inside += [f"i{axis} % {a.step} == 0"] if a.step > 1 else []
+        inside += [f"i{axis} / {a.step} < {a.extent}"] if a.extent is not None else []
+        if inside:
+            fill = number(g.fill, d.type.dtype)
+            text.add(f"    if (!({' && '.join(inside)})) {{\n        return {fill};\n    }}", g.node)
+        if a.stride:
+            places.append(f"i{axis} / {a.step} * {a.stride}" if a.step > 1 else f"i{axis} * {a.stride}")
+    where = " + ".join([*places, str(g.offset)]) if g.offset or not places else " + ".join(places)
+    text.add(f"    return {bindings.variable[d.operands[0].buffer]}[{where}];", g.node)
+
+
+_WRITERS: dict[str, Callable[[Text, Dispatch], None]] = {
+    "pointwise": _pointwise,
+    "matmul": _matmul,
+    "reduce": reduce,
+    "custom": custom,
+    "movement": _movement,
+    "update": update,
+}

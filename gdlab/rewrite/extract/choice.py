@@ -1,0 +1,410 @@
+"""Choose one e-node per class so that the graph costs least, each shared value paid once: local search from the input.
+
+Costs are integers, so every move is exact. No move may raise the flops of products, and no choice may close a cycle.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from gdlab.rewrite.extract.cycles import cheapest_trees, classes_below
+
+__all__ = ["Choice", "Problem", "Search", "extract"]
+
+PASSES = 6
+SMALL = 16  # classes with a choice, up to which the optimum is looked for by branch and bound …
+BRANCHES = 1000  # … of so many branches
+WALK = 16  # classes that *adopt* looks at above one candidate
+Plan = list[tuple[int, int]]  # (class, e-node) re-points, in order
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Classes 0 … n − 1 with their e-nodes: `of_class[c]` lists e-nodes, and the first of every class together are
+    acyclic (the start). Per e-node: `children` (distinct classes), `cost`, `heavy` (flops of products)."""
+
+    of_class: Sequence[Sequence[int]]
+    children: Sequence[tuple[int, ...]]
+    cost: Sequence[int]
+    heavy: Sequence[int]
+    roots: Sequence[int]
+    below: Sequence[tuple[int, ...]] = ()  # per class the classes that its e-nodes read, each once; () to be worked out
+
+    def __post_init__(self) -> None:
+        if not self.below:
+            object.__setattr__(self, "below", classes_below(self.of_class, self.children))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The e-node of every class, the live classes (children first), and costs of start and result."""
+
+    enode: Sequence[int]
+    live: tuple[int, ...]
+    cost_before: int
+    cost_after: int
+    failures: int
+    late: bool
+
+
+def extract(problem: Problem, component: Sequence[int], seconds: float | None = None) -> Choice:
+    """The cheapest choice that local search finds; never worse than the start. `component`: see `components`."""
+    search = Search(problem, component, seconds)
+    before = search.total
+    moves = (search.prepare, search.switch, search.unblock, search.eliminate, search.adopt)
+    quiet = [-1] * len(moves)  # how many changes there were when a move last found nothing to do
+    for _ in range(PASSES):
+        at = search.total
+        for k, move in enumerate(moves):
+            changes = search.changes
+            if quiet[k] != changes:
+                move()
+                quiet[k] = changes if search.changes == changes else -1
+        if search.total == at or search.late:
+            break
+    start = [enodes[0] if enodes else -1 for enodes in problem.of_class]
+    if len(search.open) <= SMALL and not search.late:
+        search.choice = branch_and_bound(problem, search.choice, search.total)
+    order = live_order(problem, search.choice)
+    cost = sum(problem.cost[search.choice[c]] for c in order or ())
+    if order is None or cost > before:
+        order = live_order(problem, start) or ()
+        return Choice(start, order, before, before, 1, search.late)
+    return Choice(search.choice, order, before, cost, 0, search.late)
+
+
+def branch_and_bound(problem: Problem, choice: Sequence[int], total: int) -> list[int]:
+    """The choice, or one that costs less: local search misses optima where several classes must change together.
+
+    From the roots down, cheapest e-node first; a branch ends where what is decided and the least of what is pending
+    costs as much as the best so far. It gives up after `BRANCHES`.
+    """
+    start = [enodes[0] if enodes else -1 for enodes in problem.of_class]
+    order = live_order(problem, start) or ()
+    limit = sum(problem.heavy[start[c]] for c in order)
+    settled = bytearray(len(start))  # nothing below is to be chosen: decided at once, for all branches that follow
+    for c in order:
+        settled[c] = len(problem.of_class[c]) == 1 and all(settled[k] for k in problem.children[start[c]])
+    least = [min((problem.cost[e] for e in enodes), default=0) for enodes in problem.of_class]
+    roots = tuple(dict.fromkeys(problem.roots))
+    best, branches = list(choice), 0
+    of_class, children = problem.of_class, problem.children
+    # what is pending stands among the decided as -1
+    stack = [(dict.fromkeys(roots, -1), [*roots], sum(least[c] for c in roots), 0)]
+    while stack and branches < BRANCHES:
+        decided, pending, bound, heavy = stack.pop()
+        bare = [c for c in pending if settled[c]]
+        pending = [c for c in pending if not settled[c]]
+        while bare or (pending and len(of_class[pending[-1]]) == 1):  # no choice, no branch: decided in place
+            c = bare.pop() if bare else pending.pop()
+            (e,) = of_class[c]
+            decided[c] = e
+            heavy += problem.heavy[e]
+            for k in children[e]:
+                if k not in decided:
+                    decided[k] = -1
+                    bound += least[k]
+                    (bare if settled[k] else pending).append(k)
+        if bound >= total or heavy > limit:
+            continue
+        if not pending:
+            found = [decided.get(c, e) for c, e in enumerate(start)]  # dormant classes lead to live ones, never back
+            if live_order(problem, found) is not None:
+                best, total = found, bound
+            continue
+        c, rest = pending[-1], pending[:-1]
+        branches += len(of_class[c]) > 1
+        for e in sorted(of_class[c], key=lambda e: -problem.cost[e]):
+            fresh = [k for k in children[e] if k not in decided]
+            more = problem.cost[e] - least[c] + sum([least[k] for k in fresh])
+            taken = {**decided, c: e, **dict.fromkeys(fresh, -1)}
+            stack.append((taken, rest + fresh, bound + more, heavy + problem.heavy[e]))
+    return best
+
+
+def live_order(problem: Problem, choice: Sequence[int]) -> tuple[int, ...] | None:
+    """The classes that the roots reach, children first, in a fixed order; None when the choice has a cycle."""
+    children, order = problem.children, list[int]()
+    state = bytearray(len(choice))  # 1: open, 2: done
+    stack = [*reversed(problem.roots)]  # a class to enter, or ~class to leave
+    while stack:
+        c = stack.pop()
+        if c < 0:
+            state[~c] = 2
+            order.append(~c)
+        elif state[c] == 1:
+            return None
+        elif state[c] == 0:
+            below = children[choice[c]]
+            state[c] = 1
+            stack.append(~c)
+            stack += below[::-1]
+    return tuple(order)
+
+
+class Search:
+    """One choice under change: who is alive, how often it is read, what all of it costs."""
+
+    def __init__(self, problem: Problem, component: Sequence[int], seconds: float | None) -> None:
+        self.of_class, self.children = problem.of_class, problem.children
+        self.cost, self.heavy, self.component = problem.cost, problem.heavy, component
+        self.choice = [enodes[0] if enodes else -1 for enodes in self.of_class]
+        self.ref = [0] * len(self.of_class)
+        self.users: list[list[int]] = [[] for _ in self.of_class]  # classes with an e-node that reads it
+        for c, below in enumerate(problem.below):
+            for k in below:
+                self.users[k].append(c)
+        self.open = [c for c, enodes in enumerate(self.of_class) if len(enodes) > 1]
+        self.deadline = None if seconds is None else time.perf_counter() + seconds
+        self.late, self.attempts, self.changes, self.gained_heavy = False, 0, 0, 0
+        self.total = self._count(list(dict.fromkeys(problem.roots)), 1)
+
+    def _count(self, stack: list[int], sign: int) -> int:
+        """Add (or drop) one reference each; the answer is the change of the live cost."""
+        ref, choice, delta = self.ref, self.choice, 0
+        edge = 1 if sign > 0 else 0
+        while stack:
+            c = stack.pop()
+            ref[c] += sign
+            if ref[c] == edge:
+                e = choice[c]
+                delta += sign * self.cost[e]
+                self.gained_heavy += sign * self.heavy[e]
+                stack += self.children[e]
+        return delta
+
+    def _point(self, c: int, e: int) -> int:
+        old = self.choice[c]
+        self.choice[c] = e
+        if not self.ref[c]:
+            return 0
+        self.gained_heavy += self.heavy[e] - self.heavy[old]
+        # first add, then drop: shared cones are not torn down and built again
+        kept, lost = self.children[e], self.children[old]
+        gain = self.cost[e] - self.cost[old]
+        if kept != lost:
+            gain += self._count([*kept], 1) + self._count([*lost], -1)
+        return gain
+
+    def _closes_cycle(self, c: int, e: int) -> bool:
+        """Whether class c is reached from e's children: only possible inside one strongly connected component."""
+        home = self.component[c]
+        if home < 0:
+            return False
+        stack, seen = [k for k in self.children[e] if self.component[k] == home], set()
+        while stack:
+            k = stack.pop()
+            if k == c:
+                return True
+            if k not in seen:
+                seen.add(k)
+                stack += [j for j in self.children[self.choice[k]] if self.component[j] == home]
+        return False
+
+    def _tick(self) -> None:
+        self.attempts += 1
+        if self.deadline is not None and self.attempts % 256 == 0:
+            self.late = self.late or time.perf_counter() > self.deadline
+
+    def attempt(self, plan: Plan, *, keep: bool) -> int | None:
+        """The change of cost if the plan is carried out; None where it may not be. Undone unless `keep` and it pays."""
+        self._tick()
+        done: Plan = []
+        self.gained_heavy = gain = 0
+        allowed = True
+        for c, e in plan:
+            if self._closes_cycle(c, e):
+                allowed = False
+                break
+            done.append((c, self.choice[c]))
+            gain += self._point(c, e)
+        allowed = allowed and self.gained_heavy <= 0
+        if keep and allowed and gain < 0:
+            self.total += gain
+            self.changes += 1
+            return gain
+        for c, e in reversed(done):
+            self._point(c, e)
+        return gain if allowed else None
+
+    def _promising(self, c: int) -> list[int]:
+        """The e-nodes that can make a live class cost less: cheaper ones, and those that let something die."""
+        cost, children = self.cost, self.children
+        old = self.choice[c]
+        most = cost[old]
+        dying = [k for k in children[old] if self.ref[k] == 1]
+        if not dying:
+            return [e for e in self.of_class[c] if cost[e] < most]
+        return [e for e in self.of_class[c] if cost[e] < most or any(k not in children[e] for k in dying)]
+
+    def _best(self, c: int, enodes: Iterable[int]) -> tuple[int, int] | None:
+        """(gain, e-node) of the best single re-point of class c among `enodes`; ties: the first. Nothing changes."""
+        ref, cost, heavy, children = self.ref, self.cost, self.heavy, self.children
+        old, cyclic = self.choice[c], self.component[c] >= 0
+        lost = children[old]
+        best: tuple[int, int] | None = None
+        for e in enodes:
+            gain = flops = 0
+            if e != old:
+                self._tick()
+                if cyclic and self._closes_cycle(c, e):
+                    continue
+                if ref[c]:
+                    gain, flops, kept = cost[e] - cost[old], heavy[e] - heavy[old], children[e]
+                    if kept != lost:
+                        # what both read stays as it is; of the others mostly none comes to life or dies
+                        fresh, gone = [k for k in kept if k not in lost], [k for k in lost if k not in kept]
+                        if 0 in [ref[k] for k in fresh] or 1 in [ref[k] for k in gone]:
+                            more, work = self._cones(fresh, gone)
+                            gain, flops = gain + more, flops + work
+            if flops <= 0 and (best is None or gain < best[0]):
+                best = gain, e
+        return best
+
+    def _cones(self, fresh: list[int], gone: list[int]) -> tuple[int, int]:
+        """The change of cost and of flops of products if `fresh` were read once more and then `gone` once less."""
+        ref, choice, children = self.ref, self.choice, self.children
+        change: dict[int, int] = {}
+        cost = heavy = 0
+        while fresh:
+            c = fresh.pop()
+            change[c] = now = change.get(c, 0) + 1
+            if ref[c] + now == 1:
+                e = choice[c]
+                cost += self.cost[e]
+                heavy += self.heavy[e]
+                fresh += children[e]
+        while gone:
+            c = gone.pop()
+            change[c] = now = change.get(c, 0) - 1
+            if ref[c] + now == 0:
+                e = choice[c]
+                cost -= self.cost[e]
+                heavy -= self.heavy[e]
+                gone += children[e]
+        return cost, heavy
+
+    def prepare(self) -> None:
+        """Give every dormant class the e-node that would be best if it were read now."""
+        for c in self.open:
+            if self.late:
+                return
+            if not self.ref[c]:
+                self._count([c], 1)
+                best = self._best(c, self._promising(c))
+                if best is not None and best[0] < 0:
+                    self._point(c, best[1])
+                    self.changes += 1
+                self._count([c], -1)
+
+    def switch(self) -> None:
+        """Give every live class the e-node that pays best alone."""
+        for c in self.open:
+            if self.late:
+                return
+            if self.ref[c]:
+                best = self._best(c, self._promising(c))
+                if best is not None and best[0] < 0:
+                    self.attempt([(c, best[1])], keep=True)
+
+    def unblock(self) -> None:
+        """Give a live class an e-node that leads back to it: first the dormant classes below, or all of them, start
+        anew, each from its cheapest tree."""
+        for c in self.open:
+            if self.late:
+                return
+            if not self.ref[c] or self.component[c] < 0:
+                continue
+            for e in self._promising(c):
+                if e != self.choice[c] and self._closes_cycle(c, e):
+                    for live in (False, True):
+                        plan = self._anew(c, e, live)
+                        if plan and (self.attempt(plan, keep=True) or 0) < 0:
+                            break
+
+    @cached_property
+    def trees(self) -> dict[int, int]:
+        """The e-nodes of the cheapest trees, worked out when something is blocked."""
+        return cheapest_trees(self.of_class, self.children, self.cost, self.component)
+
+    def _anew(self, c: int, e: int, live: bool) -> Plan:
+        """The cheapest trees below e, of live classes too where `live`, and then e; none where they lead back to c."""
+        trees, children = self.trees, self.children
+        anew: dict[int, int] = {}
+        stack = [e]
+        while stack:
+            for k in children[stack.pop()]:
+                if k == c:
+                    return []
+                near = k in trees and self.component[k] == self.component[c]
+                if near and k not in anew and (live or not self.ref[k]):
+                    anew[k] = trees[k]
+                    stack.append(trees[k])
+        return [*reversed(anew.items()), (c, e)]
+
+    def eliminate(self) -> None:
+        """Free a class of all its readers at once, where each has another e-node."""
+        ref, choice, children = self.ref, self.choice, self.children
+        alone = [len(enodes) == 1 for enodes in self.of_class]
+        for d, users in enumerate(self.users):
+            if self.late:
+                return
+            if ref[d] < 2:
+                continue
+            for c in users:
+                if alone[c] and ref[c]:  # it has to read d
+                    break
+            else:
+                readers = [c for c in users if ref[c] and d in children[choice[c]]]
+                plan = self._without(d, readers)
+                if plan:
+                    self.attempt(plan, keep=True)
+
+    def _without(self, d: int, readers: list[int]) -> Plan | None:
+        """For each reader the alternative of least cost that does not read d, given the ones before; undone."""
+        plan: Plan = []
+        undo: Plan = []
+        for c in readers:
+            best = self._best(c, [e for e in self.of_class[c] if d not in self.children[e]])
+            if best is None:
+                break
+            undo.append((c, self.choice[c]))
+            self._point(c, best[1])
+            plan.append((c, best[1]))
+        for c, e in reversed(undo):
+            self._point(c, e)
+        return plan if len(plan) == len(readers) else None
+
+    def adopt(self) -> None:
+        """Bring a dormant class to life for several readers at once: what no single reader can pay for."""
+        for d in range(len(self.of_class)):
+            if self.late:
+                return
+            if self.ref[d] or len(self.users[d]) < 2:
+                continue
+            links, targets = self._above(d)
+            if len(targets) >= 2:
+                self.attempt(links + targets, keep=True)
+
+    def _above(self, d: int) -> tuple[Plan, Plan]:
+        """Dormant classes that lead to d, each re-pointed towards it, and the live classes that could read those."""
+        links: Plan = []
+        targets: Plan = []
+        seen, front = {d}, [d]
+        while front and len(seen) < WALK:
+            k = front.pop(0)
+            for c in self.users[k]:
+                if c in seen:
+                    continue
+                seen.add(c)
+                e = next(e for e in self.of_class[c] if k in self.children[e])
+                if self.ref[c]:
+                    if e != self.choice[c]:
+                        targets.append((c, e))
+                else:
+                    links.append((c, e))
+                    front.append(c)
+        return links, targets

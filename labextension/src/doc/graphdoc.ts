@@ -1,0 +1,186 @@
+// A document as the page holds it: what doc.ts makes of its records (records.ts).
+
+import type { Kept } from "../live/kept.ts";
+import type {
+  Allreduce,
+  BoxRow,
+  DiffStep,
+  DispatchRecord,
+  Edge,
+  EdgeRecord,
+  GroupRecord,
+  GroupRow,
+  IntervalRecord,
+  Json,
+  KernelRecord,
+  LaneRecord,
+  LineRecord,
+  Machine,
+  Missed,
+  NodeRow,
+  NoteRecord,
+  OutputRecord,
+  PillRecord,
+  PlanMemory,
+  RailRecord,
+  RewriteStep,
+  RuleSource,
+  RunRecord,
+  RunSection,
+  SlotRecord,
+  SourceRecord,
+  SweepSection,
+  Times,
+  TypeRecord,
+  VariantRow,
+  WireRecord,
+} from "./records.ts";
+
+export type RawTable = { count?: number } & Json;
+
+/** The content of an output: the document, or its gzip (base64) with the study's key beside it. */
+export type Payload = Json;
+
+export interface NodeRecord extends NodeRow {
+  /** The name as written; `name` is what can be drawn of it. */
+  raw: string;
+  /** What stands in the place of the type: of a closed group what is in it, else the node's value (`--values`). */
+  told?: string;
+  /** The lines of the value, and of the gradient below it; and both in full. */
+  lines?: readonly string[];
+  /** How many of the lines are of the value. */
+  own?: number;
+  figures?: string;
+}
+export interface BoxRecord extends BoxRow {
+  /** Its height, where that is not the one of a box with two lines. */
+  h?: number;
+}
+/** Rows that a rewrite closed: the bracket stands at x, its words from `left` on. */
+export interface Hole {
+  entity: string;
+  left: number;
+  x: number;
+  top: number;
+  bottom: number;
+  fact: string;
+  rule: string;
+  told: string;
+}
+export interface Layout {
+  engine: string;
+  density: number;
+  boxes: BoxRecord[];
+  pills: PillRecord[];
+  edges: EdgeRecord[];
+  rails: RailRecord[];
+  wires: WireRecord[];
+  lanes: LaneRecord[];
+  width: number;
+  height: number;
+  /** Of a layout whose rows stand beside those of another. */
+  holes?: readonly Hole[];
+}
+export interface Stage {
+  groups: GroupRow[];
+  index: number;
+  key: string;
+  role: string;
+  title: string;
+  parent: number;
+  nodes: NodeRecord[];
+  outputs: OutputRecord[];
+  gradients: ReadonlyMap<number, string>;
+  users: number[][];
+  layout: Layout | null;
+  /** Of a picture that is no stage of the document: what each node stands for. */
+  entities?: string[];
+}
+export interface Pass {
+  index: number;
+  key: string;
+  role: string;
+  from: number;
+  to: number;
+  report: Json;
+  options: Json;
+  seconds: number;
+  sources: Record<string, RuleSource>;
+  rewrites: RewriteStep[];
+  /** The growth of the e-graph, iteration by iteration, and its classes at the end; null if not recorded. */
+  deltas: Json[] | null;
+  classes: RawTable | null;
+  diffs: DiffStep[];
+}
+export interface Plan {
+  kernels: KernelRecord[];
+  dispatches: DispatchRecord[];
+  groups: GroupRecord[];
+  intervals: IntervalRecord[];
+  slots: SlotRecord[];
+  memory: PlanMemory;
+  updates: number;
+  stage: number;
+  optimizer: string | null;
+  /** The figures of the roofline that predicts them. */
+  machine: Machine | null;
+  /** The times of the dispatches when they were measured last. */
+  times: Times | null;
+  /** The fusions that the plan did not make. */
+  missed: Missed[];
+  /** The reduction of gradients over engines, where a run made it or a prediction has it. */
+  allreduce: Allreduce | null;
+}
+export interface RawLink {
+  a: string;
+  b: string;
+  out: { start: number[]; ids: number[] };
+  back: { start: number[]; ids: number[] };
+}
+export interface OverlayRecord {
+  id: string;
+  label: string;
+  unit?: string;
+  aggregate?: "sum" | "max" | "mean" | "none";
+  stage: number;
+  values: Record<string, unknown>;
+}
+export interface ViewState extends Kept {
+  engine?: string | null;
+  show?: string[];
+  overlay?: string | null;
+  around?: string | null;
+  depth?: number | null;
+  diff?: [number, number] | null;
+  /** The variant that was made last here: the diff shows it. */
+  variant?: string | undefined;
+  select?: string | null;
+  height?: number | null;
+  /** Whether a person chose the height: the panes have it, whatever is in them. */
+  tall?: boolean;
+}
+export interface GraphDoc {
+  id: string;
+  study: string | null;
+  rev: number;
+  title: string;
+  summary: string;
+  producer: Json;
+  types: TypeRecord[];
+  sources: SourceRecord[];
+  lines: LineRecord[];
+  stages: Stage[];
+  passes: Pass[];
+  plan: Plan | null;
+  edge: Edge | null;
+  links: RawLink[];
+  wgslBase: number[];
+  runs: RunRecord[];
+  variants: VariantRow[];
+  sweep: SweepSection | null;
+  notes: NoteRecord[];
+  overlays: OverlayRecord[];
+  /** Everything that a page needs to compute the steps itself; null in most documents. */
+  run: RunSection | null;
+  view: ViewState | null;
+}
