@@ -272,7 +272,8 @@ def _in_file(source: Source, family: Family[Any], tensors: Mapping[str, Any]) ->
     """Return the source under the name that the file has: one without the family's prefix, or an older one."""
     names = [source.name, source.name.removeprefix(family.prefix)]
     older = [name.removesuffix(new) + old for name in names for new, old in family.renamed if name.endswith(new)]
-    return replace(source, name=next((name for name in (*names, *older) if name in tensors), source.name))
+    missing = names[any(family.prefix and name.startswith(family.prefix) for name in tensors) ^ 1]
+    return replace(source, name=next((name for name in (*names, *older) if name in tensors), missing))
 
 
 def _check_shapes(graph: Graph, sources: Mapping[str, Source], tensors: SafeTensorsModel) -> None:

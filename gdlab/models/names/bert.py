@@ -28,6 +28,7 @@ from gdlab.models.names.encoders import (
     architecture,
     check_training,
     count,
+    depth,
     has_cross_entropy,
     labels,
     sources_of,
@@ -65,7 +66,7 @@ COMMON: Fields = {
 FIELDS: Fields = {
     **COMMON,
     "hidden_size": Field("width", natural, 768),
-    "num_hidden_layers": Field("depth", natural, 12),
+    "num_hidden_layers": Field("depth", depth, 12),
     "num_attention_heads": Field("num_heads", natural, 12),
     "intermediate_size": Field("hidden", natural, 3072),
     "type_vocab_size": Field("token_types", natural, 2),
@@ -80,7 +81,7 @@ FIELDS: Fields = {
 DISTIL_FIELDS: Fields = {
     **COMMON,
     "dim": Field("width", natural, 768),
-    "n_layers": Field("depth", natural, 6),
+    "n_layers": Field("depth", depth, 6),
     "n_heads": Field("num_heads", natural, 12),
     "hidden_dim": Field("hidden", natural, 3072),
     "activation": Field("activation", activation, "gelu"),
@@ -146,12 +147,13 @@ def _length(config: TextConfig) -> int:
 OLDER = ((".LayerNorm.weight", ".LayerNorm.gamma"), (".LayerNorm.bias", ".LayerNorm.beta"))  # TensorFlow's names
 BERT_FAMILY = Family(
     ("bert",), bert, build, _sources("bert."), MODES, "bert.",
-    ("*pooler.*", "cls.*"), length=_length, renamed=OLDER,
+    ("*pooler.dense.*", "cls.seq_relationship.*", "cls.predictions.transform.dense.*",
+     "cls.predictions.transform.LayerNorm.*", "cls.predictions.bias"), length=_length, renamed=OLDER,
     copies={"cls.predictions.decoder.weight": "bert." + BERT.word, "cls.predictions.decoder.bias": BERT.lm[3]},
 )  # fmt: skip
 ROBERTA_FAMILY = Family(
     ("roberta", "xlm-roberta"), roberta, build, _sources("roberta."), MODES, "roberta.",
-    ("*pooler.*", "lm_head.*"), length=_length,
+    ("*pooler.dense.*", "lm_head.dense.*", "lm_head.layer_norm.*", "lm_head.bias"), length=_length,
     copies={"lm_head.decoder.weight": "roberta." + BERT.word, "lm_head.decoder.bias": ROBERTA.lm[3]},
 )  # fmt: skip
 DISTILBERT_FAMILY = Family(
@@ -161,7 +163,7 @@ DISTILBERT_FAMILY = Family(
     _sources("distilbert."),
     MODES,
     "distilbert.",
-    ("vocab_*",),
+    ("vocab_transform.*", "vocab_layer_norm.*", "vocab_projector.bias"),
     length=_length,
     copies={"vocab_projector.weight": "distilbert." + BERT.word},
 )

@@ -11,6 +11,7 @@ from gdlab.models.encoder import FUNCTIONS
 from gdlab.models.family import LARGEST, WHERE, Fields, Request, Source, Sources, one_of
 
 activation = one_of(**{name: name for name in FUNCTIONS})
+MOST_LAYERS = 256
 BATCH_NORM = 1e-5  # eps of torch.nn.BatchNorm2d, which no model of these families changes
 
 
@@ -88,6 +89,20 @@ def arguments(given: Any, table: Fields) -> dict[str, Any]:
 def reader(table: Fields) -> Callable[[Any], dict[str, Any]]:
     """Return the reader of `model_args` with this table."""
     return lambda given: arguments(given, table)
+
+
+def depth(given: Any) -> int:
+    """Read a number of layers: each is a part of the graph, which is built before any tensor is looked at."""
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_LAYERS:
+        raise ValueError(f"an int in 1 … {MOST_LAYERS}")
+    return given
+
+
+def depths(given: Any) -> tuple[int, ...]:
+    """Read the numbers of blocks in the layers of a network."""
+    if sum(numbers(given)) > MOST_LAYERS:
+        raise ValueError(f"at most {MOST_LAYERS} blocks in all")
+    return numbers(given)
 
 
 def count(given: Any) -> int:

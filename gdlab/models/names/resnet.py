@@ -29,6 +29,7 @@ from gdlab.models.names.encoders import (
     architecture,
     check_training,
     count,
+    depths,
     has_cross_entropy,
     labels,
     numbers,
@@ -58,7 +59,7 @@ FIELDS: Fields = {
     "num_channels": Field("channels", natural, 3),
     "embedding_size": Field("width", natural, 64),
     "hidden_sizes": Field("widths", numbers, [256, 512, 1024, 2048]),
-    "depths": Field("blocks", numbers, [3, 4, 6, 3]),
+    "depths": Field("blocks", depths, [3, 4, 6, 3]),
     "layer_type": Field("block", one_of(basic="basic", bottleneck="bottleneck"), "bottleneck"),
     "hidden_act": Field("activation", activation, "relu"),
     "downsample_in_first_stage": Field("first_stride", lambda given: 2 if flag(given) else 1, False),
@@ -67,7 +68,7 @@ FIELDS: Fields = {
     **{name: Field("", anything, None) for name in ("out_features", "out_indices", "stage_names")},  # of a backbone
 }
 ARGUMENTS: Fields = {
-    "block": Field("block", one_of(basic="basic", bottleneck="bottleneck")), "layers": Field("blocks", numbers),
+    "block": Field("block", one_of(basic="basic", bottleneck="bottleneck")), "layers": Field("blocks", depths),
     "num_classes": Field("classes", natural), "in_chans": Field("channels", natural), "width": Field("width", natural),
     "groups": Field("groups", natural), "cardinality": Field("groups", natural),
     "width_per_group": Field("base_width", natural), "base_width": Field("base_width", natural),
@@ -80,6 +81,7 @@ ARGUMENTS: Fields = {
 NAMED: Fields = {
     "architecture": Field("", anything, ""), "num_classes": Field("classes", count, 1000),
     "global_pool": Field("", only("avg", ""), "avg"), "num_features": Field("", anything, None),
+    **{f"label_{name}": Field("", anything, None) for name in ("names", "descriptions")},
     "model_args": Field("arguments", reader(ARGUMENTS), {}),
 }  # fmt: skip
 
@@ -124,6 +126,7 @@ def _is_norm(names: ResNetNames, name: str) -> bool:
 
 
 FAMILY = Family(
-    ("resnet",), config, build, sources, ("inference", "training"), "resnet.", ("fc.*", "classifier.*"),
+    ("resnet",), config, build, sources, ("inference", "training"), "resnet.",
+    ("fc.weight", "fc.bias", "classifier.1.weight", "classifier.1.bias"),
     length=lambda config: config.image_size, named=named,
 )  # fmt: skip

@@ -30,6 +30,7 @@ from gdlab.models.names.encoders import (
     architecture,
     check_request,
     count,
+    depth,
     has_cross_entropy,
     labels,
     reader,
@@ -57,7 +58,7 @@ FIELDS: Fields = {
     "patch_size": Field("patch_size", side, 16),
     "num_channels": Field("channels", natural, 3),
     "hidden_size": Field("embed_dim", natural, 768),
-    "num_hidden_layers": Field("depth", natural, 12),
+    "num_hidden_layers": Field("depth", depth, 12),
     "num_attention_heads": Field("num_heads", natural, 12),
     "intermediate_size": Field("mlp_dim", natural, 3072),
     "layer_norm_eps": Field("eps", positive, 1e-12),
@@ -77,7 +78,7 @@ TORCHVISION_NAME = re.compile(r"vit_([blh])_(\d{1,3})")
 TIMM_ARGUMENTS: Fields = {
     "img_size": Field("image_size", side), "patch_size": Field("patch_size", side),
     "in_chans": Field("channels", natural), "embed_dim": Field("embed_dim", natural),
-    "depth": Field("depth", natural), "num_heads": Field("num_heads", natural),
+    "depth": Field("depth", depth), "num_heads": Field("num_heads", natural),
     "mlp_ratio": Field("mlp_ratio", positive), "qkv_bias": Field("qkv_bias", flag),
     "init_values": Field("layer_scale", optional(positive)), "num_classes": Field("classes", natural),
     "class_token": Field("", only(True)), "global_pool": Field("", only("token")), "qk_norm": Field("", only(False)),
@@ -86,7 +87,7 @@ TIMM_ARGUMENTS: Fields = {
 }  # fmt: skip
 TORCHVISION_ARGUMENTS: Fields = {
     "image_size": Field("image_size", side), "patch_size": Field("patch_size", side),
-    "num_layers": Field("depth", natural), "num_heads": Field("num_heads", natural),
+    "num_layers": Field("depth", depth), "num_heads": Field("num_heads", natural),
     "hidden_dim": Field("embed_dim", natural), "mlp_dim": Field("mlp_dim", natural),
     "num_classes": Field("classes", natural), "dropout": Field("", anything), "attention_dropout": Field("", anything),
     "representation_size": Field("", only(None)),
@@ -98,6 +99,7 @@ def _named(arguments: Fields) -> Fields:
     return {
         "architecture": Field("", anything, ""), "num_classes": Field("classes", count, 1000),
         "global_pool": Field("", only("token", ""), "token"), "num_features": Field("", anything, None),
+        **{f"label_{name}": Field("", anything, None) for name in ("names", "descriptions")},
         "model_args": Field("arguments", reader(arguments), {}),
     }  # fmt: skip
 
@@ -156,6 +158,7 @@ def sources(config: VitConfig) -> Sources:
 
 
 FAMILY = Family(
-    ("vit",), config, build, sources, ("inference", "training"), "vit.", ("*pooler.*", "classifier.*", "head.*"),
+    ("vit",), config, build, sources, ("inference", "training"), "vit.",
+    ("*pooler.dense.*", "classifier.weight", "classifier.bias", "head.weight", "head.bias"),
     length=lambda config: config.image_size, named=named,
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 from gdlab.graph import Graph
 from gdlab.models.encoder import BlockNames
 from gdlab.models.family import Family, Field, Fields, Request, Sources, anything, natural, only, read_fields
-from gdlab.models.names.encoders import activation, architecture, check_request, sources_of
+from gdlab.models.names.encoders import activation, architecture, check_request, depth, sources_of
 from gdlab.models.whisper import OPENAI, WhisperConfig, WhisperNames, whisper_encoder
 
 TRANSFORMERS = WhisperNames(
@@ -34,16 +34,15 @@ FIELDS: Fields = {
     "max_source_positions": Field("n_audio_ctx", natural, 1500),
     "d_model": Field("n_audio_state", natural, 384),
     "encoder_attention_heads": Field("n_audio_head", natural, 6),
-    "encoder_layers": Field("n_audio_layer", natural, 4),
+    "encoder_layers": Field("n_audio_layer", depth, 4),
     "encoder_ffn_dim": Field("mlp_dim", natural, 1536),
     "activation_function": Field("activation", activation, "gelu"),
     "scale_embedding": Field("", anything, False),  # read by the decoder alone
     **{name: Field("", anything, None) for name in (*OF_DECODER, *OF_TRAINING)},
 }
 OPENAI_FIELDS: Fields = {  # `dims` of a checkpoint
-    **{name: Field(name, natural) for name in (
-        "n_mels", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer",
-    )},
+    **{name: Field(name, natural) for name in ("n_mels", "n_audio_ctx", "n_audio_state", "n_audio_head")},
+    "n_audio_layer": Field("n_audio_layer", depth),
     **{name: Field("", anything, None) for name in (
         "n_vocab", "n_text_ctx", "n_text_state", "n_text_head", "n_text_layer",
     )},
