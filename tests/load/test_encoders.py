@@ -190,6 +190,10 @@ def test_older_and_shorter_names_are_the_same_tensors(tmp_path: Path) -> None:
     tensors["bert.embeddings.position_ids"] = np.ones((1, 12), np.float32)
     model = models.from_pretrained(folder(tmp_path, given["config"], tensors), "masked", 5, batch=2)
     agree(referenced(model, given), given["outputs"])
+    given = fixture("roberta")
+    config = {**given["config"], "model_type": "xlm-roberta", "architectures": ["XLMRobertaModel"]}
+    path = folder(tmp_path / "xlm", config, tensors_of(given))
+    agree(referenced(models.from_pretrained(path, "masked", 5, batch=2), given), given["outputs"])
 
 
 def test_another_length_and_batch_and_formats(tmp_path: Path) -> None:
