@@ -1,5 +1,6 @@
 // One invocation: 4 queries of one head. It walks the keys 4 at a time and keeps the largest score so far, the sum of
 // e^(score - largest), and the values weighted so; all shrink when a larger score comes. It reads every key once.
+// A soft cap keeps scores between -SOFTCAP and SOFTCAP; 0: none.
 fn unit(u: u32) {
     let head = u % HEADS;
     let kv = head / (HEADS / KV_HEADS);
@@ -13,7 +14,7 @@ fn unit(u: u32) {
     let end = end_key(rows.w);
     for (var key = first_key(rows.x); key < end; key += 4u) {
         let keys = min(key + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(KEYS - 1u));
-        let scores = scores4(rows, head, keys, kv) * SCALE;
+        let scores = capped(scores4(rows, head, keys, kv) * SCALE);
         let lowest = vec4<f32>(-3e38);
         let sees = Seeing(seen(rows.x, key), seen(rows.y, key), seen(rows.z, key), seen(rows.w, key));
         let s0 = select(lowest, scores[0], sees.x);
@@ -37,6 +38,14 @@ fn unit(u: u32) {
         add_values(keys, kv, shrink, mat4x4<f32>(p0, p1, p2, p3), sees);
     }
     finish(first, head, highest, total);
+}
+
+fn capped(scores: mat4x4<f32>) -> mat4x4<f32> {
+    if (SOFTCAP == 0.0) {
+        return scores;
+    }
+    let x = scores * (1.0 / max(SOFTCAP, 1e-30));
+    return mat4x4<f32>(tanh(x[0]), tanh(x[1]), tanh(x[2]), tanh(x[3])) * SOFTCAP;
 }
 
 fn highest4(before: f32, scores: vec4<f32>) -> f32 {

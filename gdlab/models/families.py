@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from gdlab.models.family import Family
-from gdlab.models.names import bert, llama, resnet, vit, whisper
+from gdlab.models.names import bert, gemma, gpt2, llama, mistral, phi3, qwen, resnet, vit, whisper
 
-ALL: tuple[Family[Any], ...] = (
-    llama.FAMILY, bert.BERT_FAMILY, bert.ROBERTA_FAMILY, bert.DISTILBERT_FAMILY, vit.FAMILY, resnet.FAMILY,
-    whisper.FAMILY,
+LANGUAGE: tuple[Family[Any], ...] = (
+    llama.FAMILY, mistral.FAMILY, qwen.QWEN_2, qwen.QWEN_3, gemma.GEMMA_1, gemma.GEMMA_2, phi3.FAMILY, gpt2.FAMILY,
 )  # fmt: skip
-FAMILIES: dict[str, Family[Any]] = {name: family for family in ALL for name in family.model_types}
+ENCODERS: tuple[Family[Any], ...] = (
+    bert.BERT_FAMILY, bert.ROBERTA_FAMILY, bert.DISTILBERT_FAMILY, vit.FAMILY, resnet.FAMILY, whisper.FAMILY,
+)  # fmt: skip
+FAMILIES: dict[str, Family[Any]] = {name: family for family in (*LANGUAGE, *ENCODERS) for name in family.model_types}

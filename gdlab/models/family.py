@@ -103,7 +103,7 @@ class Field:
     default: Any = REQUIRED
 
 
-Fields = Mapping[str, Field]
+Fields = dict[str, Field]
 
 
 def natural(given: Any) -> int:

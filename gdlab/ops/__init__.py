@@ -12,8 +12,15 @@ from gdlab.ops.attention.attention import (
     full_attention,
     multi_head_attn,
     sliding_window_attention,
+    softcap_attention,
 )
-from gdlab.ops.attention.cache import cache_write, cache_write_prefix, cached_attention, cached_block_attention
+from gdlab.ops.attention.cache import (
+    cache_write,
+    cache_write_prefix,
+    cached_attention,
+    cached_block_attention,
+    cached_softcap_attention,
+)
 from gdlab.ops.attention.relative import t5_relative_bias
 from gdlab.ops.batch import (
     batch_matmul,
@@ -179,6 +186,7 @@ __all__ = [
     "cache_write_prefix",
     "cached_attention",
     "cached_block_attention",
+    "cached_softcap_attention",
     "causal_attention",
     "ceil",
     "clamp",
@@ -299,6 +307,7 @@ __all__ = [
     "slice",
     "sliding_window_attention",
     "softmax",
+    "softcap_attention",
     "softplus",
     "split",
     "sqrt",

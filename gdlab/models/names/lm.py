@@ -1,17 +1,139 @@
-"""The common parts of the tables of language models: their graph, and the parameters that it has."""
+"""The common parts of the tables of language models: fields of config.json, their graph, and its parameters."""
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
-from gdlab.base.errors import ArgumentError
+from gdlab.base.errors import ArgumentError, LoadError
 from gdlab.graph import Graph
-from gdlab.models.family import WHERE, Request
+from gdlab.models.family import (
+    WHERE,
+    Field,
+    Fields,
+    Request,
+    Source,
+    Sources,
+    flag,
+    natural,
+    one_of,
+    optional,
+    positive,
+)
 from gdlab.models.lm import Mode, TransformerLmConfig, cache_names, transformer_lm
+from gdlab.models.lm_config import RopeScaling
 
 LM_MODES = ("prefill", "decode", "training")
+MOST_LAYERS = 512
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+FEED_FORWARD = ("gate_proj", "up_proj", "down_proj")
+LAYER_TYPES = ("full_attention", "sliding_attention")
+activation = one_of(
+    silu="silu", swish="silu", gelu="gelu_erf", gelu_new="gelu", gelu_pytorch_tanh="gelu", gelu_tanh="gelu", relu="relu"
+)
 
 
+# readers of fields ----------------------------------------------------------------------------------------------------
+def layers(given: Any) -> int:
+    """Read a number of layers."""
+    if natural(given) > MOST_LAYERS:
+        raise ValueError(f"at most {MOST_LAYERS} layers")
+    return int(given)
+
+
+def share(given: Any) -> float:
+    """Read a part of 1."""
+    if positive(given) > 1:
+        raise ValueError("a number above 0, at most 1")
+    return float(given)
+
+
+def layer_types(given: Any) -> tuple[str, ...]:
+    """Read the kinds of attention of the layers."""
+    if not isinstance(given, list) or not all(isinstance(kind, str) and kind in LAYER_TYPES for kind in given):
+        raise ValueError(f"a list of {' and '.join(LAYER_TYPES)}")
+    return tuple(given)
+
+
+SCALINGS: dict[str, dict[str, str]] = {  # rope_type -> its fields, and ours
+    "default": {},
+    "linear": {"factor": "factor"},
+    "llama3": {
+        "factor": "factor", "low_freq_factor": "low", "high_freq_factor": "high",
+        "original_max_position_embeddings": "original",
+    },
+}  # fmt: skip
+
+
+def rotary(given: Any) -> dict[str, Any]:
+    """Read `rope_scaling`, or `rope_parameters`, which holds theta and the rotating part too: fields of ours."""
+    if not isinstance(given, Mapping):
+        raise ValueError("an object with rope_type")
+    rest = dict(given)
+    kinds = {rest.pop(name) for name in ("rope_type", "type") if name in rest}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if not isinstance(kind, str) or kind not in SCALINGS:
+        raise ValueError(f"rope_type one of {', '.join(SCALINGS)}")
+    values: dict[str, Any] = {}
+    if "rope_theta" in rest:
+        values["rope_theta"] = positive(rest.pop("rope_theta"))
+    if "partial_rotary_factor" in rest:
+        values["rotary_share"] = share(rest.pop("partial_rotary_factor"))
+    if rest.keys() != SCALINGS[kind].keys():
+        raise ValueError(f"of rope_type {kind} the fields {', '.join(SCALINGS[kind]) or 'rope_theta alone'}")
+    numbers = {ours: positive(rest[name]) for name, ours in SCALINGS[kind].items()}
+    if kind == "llama3" and not numbers["low"] < numbers["high"]:
+        raise ValueError("low_freq_factor below high_freq_factor")
+    if kind != "default":
+        values["rope_scaling"] = RopeScaling(cast(Any, kind), **cast(Any, numbers))
+    return values
+
+
+FIELDS: Fields = {  # of all families that name their fields as LLaMA does
+    "vocab_size": Field("vocab_size", natural),
+    "hidden_size": Field("hidden_size", natural),
+    "num_hidden_layers": Field("num_hidden_layers", layers),
+    "num_attention_heads": Field("num_attention_heads", natural),
+    "num_key_value_heads": Field("num_key_value_heads", optional(natural), None),
+    "intermediate_size": Field("intermediate_size", natural),
+    "head_dim": Field("head_size", optional(natural), None),
+    "rms_norm_eps": Field("rms_norm_eps", positive, 1e-6),
+    "rope_theta": Field("rope_theta", positive, 10_000.0),
+    "rope_scaling": Field("rope_scaling", optional(rotary), None),
+    "rope_parameters": Field("rope_parameters", optional(rotary), None),
+    "partial_rotary_factor": Field("rotary_share", optional(share), None),
+    "hidden_act": Field("activation", activation, "silu"),
+    "tie_word_embeddings": Field("tied", flag, False),
+}
+IGNORED = ("cache_implementation", "_attn_implementation_autoset")
+
+
+def windows(values: Mapping[str, Any], window: int | None, kinds: tuple[str, ...] | None) -> tuple[int, ...]:
+    """Return the window of each layer: of all of them, or of those whose kind says so."""
+    count = values["num_hidden_layers"]
+    if kinds is not None and len(kinds) != count:
+        raise LoadError(WHERE, "config.json: layer_types", f"{len(kinds):,} kinds", f"{count:,}, one for each layer")
+    if kinds is not None and "sliding_attention" in kinds and not window:
+        raise LoadError(WHERE, "config.json: sliding_window", "none", "a number: layer_types has sliding_attention")
+    if not window:
+        return ()
+    return tuple(window if kinds is None or kind == "sliding_attention" else 0 for kind in kinds or [""] * count)
+
+
+def lm_config(values: dict[str, Any], **more: Any) -> TransformerLmConfig:
+    """Return the configuration that the values of `FIELDS` and these say."""
+    values["num_key_value_heads"] = values["num_key_value_heads"] or values["num_attention_heads"]
+    given = [values.pop(name) for name in ("rope_scaling", "rope_parameters")]
+    for found in given:
+        values |= found or {}
+    part = values.pop("rotary_share", None)
+    config = TransformerLmConfig(**values, **more)
+    if part in (None, 1.0):
+        return config
+    return TransformerLmConfig(**values, **more, rotary_dim=int(config.head_dim * part))
+
+
+# the graph and its parameters -----------------------------------------------------------------------------------------
 def build_lm(config: TransformerLmConfig, request: Request) -> Graph:
     """Make the graph of a language model: of one sequence."""
     if request.batch != 1:
@@ -25,3 +147,8 @@ def parameters(config: TransformerLmConfig) -> list[tuple[str, bool]]:
     graph, caches = transformer_lm(config, 1, "decode"), set(cache_names(config))
     turned = {node.inputs[1] for node in graph if node.op == "matmul"}
     return [(node.name, node.id in turned) for node in graph.parameters if node.name not in caches]
+
+
+def same_names(config: TransformerLmConfig) -> Sources:
+    """Return the tensors of a file whose names are ours: matrices are [out, in]."""
+    return {name: Source(name, transposed=turned) for name, turned in parameters(config)}

@@ -38,6 +38,7 @@ from gdlab.ops.attention.attention_grad import (
     attention_lse,
     attention_numpy,
     biased,
+    capped,
     constants,
     extents,
     flops,
@@ -357,3 +358,41 @@ def biased_attention(
     Its scores are as large as the bias.
     """
     return biased(q, k, v, bias, num_heads, num_kv_heads, scale, causal)
+
+
+# with a soft cap ------------------------------------------------------------------------------------------------------
+def _check_capped(
+    q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int, softcap: float, window: int
+) -> None:
+    _check(q, k, v, num_heads, num_kv_heads, head_dim, square=True)
+    want(softcap > 0, "a number above 0", softcap, "softcap")
+    want(window >= 0, "an int ≥ 0", window, "window")
+
+
+@fused(
+    label="",
+    family="contraction",
+    kernel=Shader(together(FILES), _work(causal=True), numpy_form=attention_form),
+    samples=(
+        _one(1, 1, 1, 1, 1, softcap=2.0, window=0), _one(5, 5, 3, 1, 3, softcap=0.5, window=0),
+        _one(7, 7, 4, 2, 8, softcap=1.0, window=3), _one(33, 33, 2, 1, 16, softcap=30.0, window=99),
+        Sample((3, 1), (3, 1), (3, 1), attrs=_heads(1, 1, 1, softcap=50.0, window=0), values=FAR),
+    ),
+    bad=(
+        *_bad(square=True, softcap=1.0),
+        _refused("softcap: given 0.0, wanted a number above 0", "3, 32", "3, 16", softcap=0.0),
+        _refused("window: given -1, wanted an int ≥ 0", "3, 32", "3, 16", softcap=1.0, window=-1),
+    ),
+    check=_check_capped,
+    attention="result",
+    follows=keeps_rows(0, 1, 2),
+)  # fmt: skip
+def softcap_attention(
+    q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int, softcap: float, window: int = 0
+) -> Value:
+    """`causal_attention` whose scores s are softcap · tanh(s / softcap), of the last `window` keys where it is not 0:
+    f32[s, h·d], f32[s, kv·d] twice -> f32[s, h·d].
+
+    M. Riviere et al., Gemma 2: Improving Open Language Models at a Practical Size, 2024.
+    """
+    return capped(q, k, v, num_heads, num_kv_heads, softcap, window)

@@ -54,9 +54,13 @@ def attention_numpy(
     return attend(q, k, v, h, kv, d, seen(len(q), len(k), causal, window))
 
 
-def attend(q: Array, k: Array, v: Array, h: int, kv: int, d: int, allowed: Array) -> Array:
-    """The same where `allowed` bool[queries, keys] says which keys a query sees."""
-    scores = np.where(allowed, pair(q, h) @ pair(k, kv, h // kv).transpose(0, 2, 1) / np.sqrt(d), -np.inf)
+def attend(
+    q: Array, k: Array, v: Array, h: int, kv: int, d: int, allowed: Array, softcap: float = 0.0
+) -> Array:  # fmt: skip
+    """The same where `allowed` bool[queries, keys] says which keys a query sees, and a soft cap bounds scores."""
+    scores = pair(q, h) @ pair(k, kv, h // kv).transpose(0, 2, 1) / np.sqrt(d)
+    scores = softcap * np.tanh(scores / softcap) if softcap else scores
+    scores = np.where(allowed, scores, -np.inf)
     powers = np.exp(scores - scores.max(axis=2, keepdims=True))
     weights = powers / powers.sum(axis=2, keepdims=True)
     return _joined(of_seen(weights, pair(v, kv, h // kv), allowed))
@@ -202,6 +206,14 @@ def biased(
     return _merged(batch_matmul(REGISTRY["softmax"](scores), _split(v, kv, h // kv)))
 
 
+def capped(q: Value, k: Value, v: Value, h: int, kv: int, softcap: float, window: int) -> Value:
+    """Causal attention whose scores are softcap · tanh(score / softcap), spelled out."""
+    scores = batch_matmul_bt(_split(q, h), _split(k, kv, h // kv)).scale(math.sqrt(h / q.shape[1]) / softcap)
+    scores = REGISTRY["tanh"](scores).scale(softcap)
+    weights = REGISTRY["softmax"](REGISTRY["where"](_mask(q.graph, q.shape[0], window), scores, LOW))
+    return _merged(batch_matmul(weights, _split(v, kv, h // kv)))
+
+
 # kernels --------------------------------------------------------------------------------------------------------------
 def constants(q: TensorType, k: TensorType, attrs: Mapping[str, Any]) -> dict[str, int | float]:
     """Return the constants that every shader of the family names."""
@@ -209,7 +221,8 @@ def constants(q: TensorType, k: TensorType, attrs: Mapping[str, Any]) -> dict[st
     return {
         "QUERIES": q.shape[0], "KEYS": k.shape[0], "HEADS": attrs["num_heads"], "KV_HEADS": attrs["num_kv_heads"],
         "D": d, "QUADS": -(-d // 4), "CAUSAL": int(attrs.get("causal", False)), "WINDOW": attrs.get("window", 0),
-        "SCALE": 1 / math.sqrt(d), "OWN_ROWS": q.shape[0], "OWN_HEADS": attrs["num_heads"], "COLUMNS": k.shape[0],
+        "SCALE": 1 / math.sqrt(d), "SOFTCAP": float(attrs.get("softcap", 0.0)),
+        "OWN_ROWS": q.shape[0], "OWN_HEADS": attrs["num_heads"], "COLUMNS": k.shape[0],
     }  # fmt: skip
 
 

@@ -24,6 +24,7 @@ class Sizes:
     d: int
     causal: bool
     window: int
+    softcap: float = 0.0
 
     @property
     def group(self) -> int:
@@ -50,7 +51,8 @@ class Sizes:
 
 def _sizes(c: KernelConstants) -> Sizes:
     return Sizes(
-        c["QUERIES"], c["KEYS"], c["HEADS"], c["KV_HEADS"], c["D"], bool(c["CAUSAL"]), c["WINDOW"]
+        c["QUERIES"], c["KEYS"], c["HEADS"], c["KV_HEADS"], c["D"], bool(c["CAUSAL"]), c["WINDOW"],
+        dict(c.numbers).get("SOFTCAP", 0.0),
     )  # fmt: skip
 
 
@@ -91,11 +93,13 @@ class _Work:
         return q
 
     def scores(self, rows: tuple[int, int], columns: tuple[int, int], scaled: Array | None = None) -> Array:
-        """q·kᵀ/√d of the block, −inf where a query does not see a key."""
+        """q·kᵀ/√d of the block, capped where there is a soft cap, −inf where a query does not see a key."""
         scores = self.block("scores", rows[1] - rows[0], columns[1] - columns[0])
         keys = self.at["k"][:, :, columns[0] : columns[1]]
         q = self.scaled_queries(*rows) if scaled is None else scaled
         self.builder.calls.append((np.matmul, (q, keys.transpose(0, 1, 3, 2), scores)))
+        if self.s.softcap:
+            self.builder.calls.append((cap, (scores, self.s.softcap)))
         unseen = self.s.hidden(rows, columns)
         if unseen is not None:
             first = int(unseen.any(axis=0).argmax())  # columns before it are seen by all
@@ -131,6 +135,13 @@ def of_seen(weights: Array, values: Array, unseen: Array | None, out: Array) -> 
     for row in np.flatnonzero(np.isnan(out).any(axis=(0, 1, 3))):
         there = ~unseen[row]
         out[:, :, row] = (weights[:, :, row][:, :, None, there] @ values[:, :, there])[:, :, 0]
+
+
+def cap(scores: Array, softcap: float) -> None:
+    """Replace scores by softcap · tanh(score / softcap)."""
+    np.multiply(scores, np.float32(1 / softcap), out=scores)
+    np.tanh(scores, out=scores)
+    np.multiply(scores, np.float32(softcap), out=scores)
 
 
 def _hide(scores: Array, unseen: Array) -> None:

@@ -26,7 +26,7 @@ from gdlab.op import (
 )
 from gdlab.op.numpy_form import KernelBuilder, KernelConstants
 from gdlab.ops.attention.attention_grad import alone, attend, constants, extents, flops, together
-from gdlab.ops.attention.attention_numpy import of_seen
+from gdlab.ops.attention.attention_numpy import cap, of_seen
 
 
 def _check_types(wanted: str, floats: tuple[Value, ...], counts: tuple[Value, ...]) -> None:
@@ -174,17 +174,23 @@ def _read_form(builder: KernelBuilder, c: KernelConstants) -> None:
     k, v = (builder.operand(i, (keys, kv, 1, d)).transpose(1, 2, 0, 3) for i in (1, 2))
     out = builder.out((queries, kv, heads // kv, d)).transpose(1, 2, 0, 3)
     counts = [builder.operand(i, (1,)) for i in range(3, len(c.names))]
-    builder.calls.append((_attend, (q, k, v, out, c["WINDOW"], *counts)))
+    bounds = c["WINDOW"], dict(c.numbers).get("SOFTCAP", 0.0)
+    builder.calls.append((_attend, (q, k, v, out, bounds, *counts)))
 
 
-def _attend(q: Array, k: Array, v: Array, out: Array, window: int, pos: Array, valid: Array | None = None) -> None:
-    """[kv, group, rows, d]; with `valid` the queries stand one behind the other."""
+def _attend(
+    q: Array, k: Array, v: Array, out: Array, bounds: tuple[int, float], pos: Array, valid: Array | None = None
+) -> None:
+    """[kv, group, rows, d], `bounds` are window and soft cap; with `valid` the queries stand one behind the other."""
+    window, softcap = bounds
     keys, block = k.shape[2], valid is not None
     last = np.minimum(min(int(pos[0]), keys - 1) + np.arange(q.shape[2]) * block, keys - 1)[:, None]
     end = int(last[-1, 0]) + 1
     k, v, place = k[:, :, :end], v[:, :, :end], np.arange(end)
     hidden = (place > last) | (place <= last - window if window else False)
     scores = q @ k.transpose(0, 1, 3, 2) * np.float32(q.shape[3] ** -0.5)
+    if softcap:
+        cap(scores, softcap)
     scores[..., hidden] = -np.inf
     powers = np.exp(scores - scores.max(axis=3, keepdims=True))
     of_seen(powers, v, np.broadcast_to(hidden, scores.shape[2:]), out)
@@ -219,13 +225,13 @@ def _cached_numpy(q: Array, k: Array, v: Array, pos: Array, h: int, kv: int, d: 
 
 
 def _block_numpy(
-    q: Array, k: Array, v: Array, pos: Array, valid: Array, h: int, kv: int, d: int, window: int
-) -> Array:  # fmt: skip
+    q: Array, k: Array, v: Array, pos: Array, valid: Array, h: int, kv: int, d: int, window: int, softcap: float = 0.0
+) -> Array:
     last = np.minimum(min(int(pos[0]), len(k) - 1) + np.arange(len(q)), len(k) - 1)[:, None]
     seen = np.arange(len(k)) <= last
     if window:
         seen &= np.arange(len(k)) > last - window
-    return np.where(np.arange(len(q))[:, None] < int(valid[0]), attend(q, k, v, h, kv, d, seen), 0.0)
+    return np.where(np.arange(len(q))[:, None] < int(valid[0]), attend(q, k, v, h, kv, d, seen, softcap), 0.0)
 
 
 CACHES = ((1, 9, 2, 1, 8), (3, 7, 2, 2, 6), (5, 33, 4, 2, 16))  # queries, capacity, heads, kv heads, head_dim
@@ -303,5 +309,31 @@ def cached_block_attention(
 ) -> TensorType:  # fmt: skip
     """Attention of query i to rows 0 … pos + i of the caches (with a window: the last of these); 0 in rows ≥ valid:
     f32[s, h·d], f32[c, kv·d] twice, u32[1] twice -> f32[s, h·d]. It has no gradient."""
+    want(window >= 0, "an int ≥ 0", window, "window")
+    return _check_read(q, k, v, (pos, valid), num_heads, num_kv_heads, head_dim)
+
+
+@op(
+    numpy=lambda q, k, v, pos, valid, num_heads, num_kv_heads, head_dim, softcap, window: _block_numpy(
+        q, k, v, pos, valid, num_heads, num_kv_heads, head_dim, window, softcap
+    ),
+    kernel=_read_kernel("attention_block_mask"),
+    family="contraction",
+    any_dtype=True,
+    no_grad="refuses",
+    samples=(*_reads({3: 4, 4: 5}, softcap=0.5), *_reads({3: 4, 4: 5}, softcap=30.0, window=2)),
+    bad=(*_not_read(2, softcap=1.0), Bad(("f32[1, 32]", "f32[9, 16]", "f32[9, 16]", "u32[1]", "u32[1]"),
+         "softcap: given 0.0, wanted a number above 0",
+         {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "softcap": 0.0})),
+    attention="result",
+    follows=_by_queries(ordered=True),
+)  # fmt: skip
+def cached_softcap_attention(
+    q: Value, k: Value, v: Value, pos: Value, valid: Value, num_heads: int, num_kv_heads: int, head_dim: int,
+    softcap: float, window: int = 0,
+) -> TensorType:  # fmt: skip
+    """`cached_block_attention` whose scores s are softcap · tanh(s / softcap): f32[s, h·d], f32[c, kv·d] twice, u32[1]
+    twice -> f32[s, h·d]. It has no gradient."""
+    want(softcap > 0, "a number above 0", softcap, "softcap")
     want(window >= 0, "an int ≥ 0", window, "window")
     return _check_read(q, k, v, (pos, valid), num_heads, num_kv_heads, head_dim)

@@ -3,10 +3,10 @@
 export const FAMILIES: Record<string, string> = {
   contraction:
     "batch_matmul batch_matmul_at batch_matmul_bt biased_attention block_matmul block_matmul_at block_matmul_bt " +
-    "cached_attention cached_block_attention causal_attention conv2d conv2d_dw conv2d_grad_input " +
-    "conv2d_grad_weight conv2d_hw conv_transpose_2d cross_attention full_attention fused_matmul_add " +
-    "fused_matmul_at_add fused_matmul_bt_add grouped_matmul grouped_matmul_at grouped_matmul_bt matmul " +
-    "matmul_affine matmul_at matmul_bt multi_head_attn sliding_window_attention",
+    "cached_attention cached_block_attention cached_softcap_attention causal_attention conv2d conv2d_dw " +
+    "conv2d_grad_input conv2d_grad_weight conv2d_hw conv_transpose_2d cross_attention full_attention " +
+    "fused_matmul_add fused_matmul_at_add fused_matmul_bt_add grouped_matmul grouped_matmul_at grouped_matmul_bt " +
+    "matmul matmul_affine matmul_at matmul_bt multi_head_attn sliding_window_attention softcap_attention",
   elementwise:
     "abs add add_per_channel add_scalar arccos arccosh arcsin arcsinh arctan arctanh bias_add bias_mul " +
     "broadcast_add ceil clamp cos cosh div elu equal erf exp floor fmod geglu geglu_concat gelu gelu_erf greater " +
