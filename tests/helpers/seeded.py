@@ -16,7 +16,7 @@ def seeded_weights(name: str, shape: tuple[int, ...]) -> Array:
     if name.endswith("running_var"):
         values = 0.02 + 0.01 * values  # so small that its eps is seen
     elif len(shape) > 1:
-        values = values * 2 / np.sqrt(np.prod(shape[1:]))
+        values = values * (0.3 if len(shape) == 4 else 2) / np.sqrt(np.prod(shape[1:]))
     else:
         values = 0.3 * values + name.endswith("weight")
     return values.astype(np.float32)

@@ -14,6 +14,7 @@ from seeded import seeded_input, seeded_weights
 
 import gdlab as gd
 from gdlab import models
+from gdlab.load.safetensors_file import SafeTensorsModel
 from gdlab.models.names import bert, resnet, vit, whisper
 from gdlab.op.reference import evaluate
 from gdlab.session import build_inference_session, build_session
@@ -194,6 +195,17 @@ def test_older_and_shorter_names_are_the_same_tensors(tmp_path: Path) -> None:
     config = {**given["config"], "model_type": "xlm-roberta", "architectures": ["XLMRobertaModel"]}
     path = folder(tmp_path / "xlm", config, tensors_of(given))
     agree(referenced(models.from_pretrained(path, "masked", 5, batch=2), given), given["outputs"])
+
+
+def test_to_open_a_folder_reads_no_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(model: SafeTensorsModel, name: str) -> np.ndarray:
+        raise AssertionError(name)
+
+    monkeypatch.setattr(SafeTensorsModel, "tensor_f32", read)
+    model = opened(tmp_path, "whisper", fixture("whisper"))
+    assert "encoder.conv1.weight" in model.tensors and "conv1.weight" not in model.tensors
+    with pytest.raises(AssertionError, match=r"encoder\.conv1\.weight"):
+        model["encoder.conv1.weight"]
 
 
 def test_another_length_and_batch_and_formats(tmp_path: Path) -> None:
