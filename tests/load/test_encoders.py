@@ -15,6 +15,7 @@ from seeded import seeded_input, seeded_weights
 import gdlab as gd
 from gdlab import models
 from gdlab.load.safetensors_file import SafeTensorsModel
+from gdlab.models.families import ENCODERS
 from gdlab.models.names import bert, resnet, vit, whisper
 from gdlab.op.reference import evaluate
 from gdlab.session import build_inference_session, build_session
@@ -109,6 +110,8 @@ def test_every_family_has_a_fixture_of_each_kind() -> None:
     tasks = [f'["Bert{task}"]' for task in bert.TASKS]
     assert {*tasks, '["RobertaModel"]', '["RobertaForSequenceClassification"]', '["DistilBertForMaskedLM"]'} <= kinds
     assert {'["ViTModel"]', '["ViTForImageClassification"]', '["ResNetModel"]', '["WhisperModel"]', "null"} <= kinds
+    page = (Path(__file__).parents[2] / "docs" / "loading.md").read_text("utf-8")
+    assert [name for family in ENCODERS for name in family.model_types if f"`{name}`" not in page] == []
     assert sum(path.stat().st_size for path in FIXTURES.glob("*.json")) < 150_000
 
 
@@ -365,6 +368,10 @@ def test_a_file_without_model_type_is_known_by_its_architecture_or_by_what_is_sa
     model = models.from_pretrained(path, family="resnet18", length=20, batch=2)
     assert model.family == "resnet" and model.config.blocks == (1, 2)
     agree(referenced(model, given), given["outputs"])
+    timm = {"architecture": "resnet34.tv_in1k", "num_features": 8, "pretrained_cfg": {"crop_pct": 0.9},
+            "num_classes": 3, "model_args": {"layers": [1, 2], "width": 4}}  # fmt: skip
+    model = models.from_pretrained(folder(tmp_path / "timm", timm, tensors), length=20, batch=2)
+    agree(referenced(model, given), given["outputs"])
     no_type = {k: v for k, v in fixture("bert")["config"].items() if k != "model_type"}
     bare = folder(tmp_path / "bert", no_type, tensors_of(fixture("bert")))
     assert models.from_pretrained(bare, family="bert").family == "bert"
@@ -378,7 +385,7 @@ def entropy(logits: np.ndarray, labels: np.ndarray) -> float:
     return float(-(labels * logs).sum() / labels.sum())
 
 
-@pytest.mark.parametrize("name", ["bert_sequence", "bert_masked_lm", "distilbert_sequence", "vit_classifier",
+@pytest.mark.parametrize("name", ["bert_sequence", "bert_masked_lm", "roberta_masked_lm", "vit_classifier",
                                   "resnet_bottleneck"])  # fmt: skip
 def test_a_head_with_labels_trains(name: str, tmp_path: Path) -> None:
     given = fixture(name)
