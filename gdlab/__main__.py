@@ -87,7 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     one.set_defaults(command=doctor)
 
     one = commands.add_parser("explain", help="a view of a saved document or of a model, as text")
-    one.add_argument("file", metavar="FILE", help="a .gdlab.json[.gz] file, or an .onnx, .gguf or .pt2 model")
+    kinds = "a .gdlab.json[.gz] file, an .onnx, .gguf or .pt2 model, or the folder of a pretrained one"
+    one.add_argument("file", metavar="FILE", help=kinds)
     one.add_argument("--dims", metavar="NAME=N,…", help="numbers for extents that a model leaves open")
     one.add_argument("other", metavar="FILE2", nargs="?", help="another one: what is different in it")
     one.add_argument("--step", metavar="K", type=int, help="the graph after K rewrites")
@@ -207,7 +208,8 @@ def _document(file: str, dims: str | None) -> Document:
     if is_model(file):
         return study_doc(open_model(file, None if dims is None else parse_dims(dims)))
     if dims is not None:
-        raise ArgumentError("explain", "--dims", dims, f"an .onnx or .gguf model instead of {file}")
+        wanted = f"an .onnx or .gguf model, or a pretrained one's folder, instead of {file}"
+        raise ArgumentError("explain", "--dims", dims, wanted)
     return load_doc(file)
 
 

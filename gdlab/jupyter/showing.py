@@ -154,21 +154,23 @@ class ShowMagics(Words):
     def _thing(self, name: str, dims: Mapping[str, int] | None = None) -> Any:
         """A variable of the notebook, or the name of a file: of a document, or of a model, whose study is bound."""
         known = identifier(name) in self.names
-        if dims is not None and (known or not is_model(name)):
+        path = user_path(name)
+        if dims is not None and (known or not is_model(path)):
             raise UsageError(f"--dims: given {name}, wanted the name of a file of a model")
         if known:
             return self.names[identifier(name)]
-        path = user_path(name)
-        if name.endswith((*MODELS, *_FILES)) or "/" in name or path.suffix or name.strip(".") == "":
+        if is_model(path) or name.endswith(_FILES) or "/" in name or path.suffix or name.strip(".") == "":
             self._check_file(name, path)
-            return self._model(str(path), dims) if is_model(name) else self.call(lambda: load_doc(str(path)))
+            return self._model(str(path), dims) if is_model(path) else self.call(lambda: load_doc(str(path)))
         raise UsageError(self.no_such(name))
 
     def _check_file(self, name: str, path: Path) -> None:
         """One red line unless `path` is a file of a kind that can be shown."""
         kinds = f"a document or model ({', '.join((*_FILES, *MODELS))})"
+        if path.is_dir() and is_model(path):
+            return
         if path.is_dir():
-            raise UsageError(f"graph {name}: given a folder, wanted the file of {kinds}")
+            raise UsageError(f"graph {name}: given a folder, wanted the file of {kinds}, or a folder with config.json")
         if not path.exists():
             raise UsageError(f"graph {name}: given no such file, wanted the file of {kinds}, or a variable")
         if not path.is_file() or not name.endswith((*MODELS, *_FILES)):

@@ -25,11 +25,11 @@ from gdlab.base.files import read_regular
 from gdlab.base.formats import encode
 from gdlab.base.formats.packed import Packed
 from gdlab.base.types import Array, DType, TensorType, f32
-from gdlab.base.words import nbytes
+from gdlab.base.words import nbytes, near_hint
 from gdlab.graph import Graph
 from gdlab.load.safetensors_file import INDEX, WHOLE, SafeTensorsModel, load_safetensors
 from gdlab.load.stored import Settable, decoded_matrices, factors, with_formats
-from gdlab.models.checkpoint import HARMLESS, HINTS, repeats
+from gdlab.models.checkpoint import EMBEDDING, HARMLESS, HINTS, repeats
 from gdlab.models.families import FAMILIES
 from gdlab.models.family import WHERE, Family, Request, Source
 from gdlab.op.storage import written_in_place
@@ -193,12 +193,13 @@ def _home(folder: str | os.PathLike[str]) -> Path:
     inside = [home.resolve()]
     if inside[0].parent.name == "snapshots":
         inside.append(inside[0].parent.parent / "blobs")
-    for entry in os.scandir(home):
-        if entry.is_symlink() and entry.name.endswith((".json", ".safetensors")):
-            target = Path(entry.path).resolve()
-            if not any(target.is_relative_to(root) for root in inside):
-                wanted = "a file of the folder: nothing outside it is read (cp -rL makes a copy with all files)"
-                raise LoadError(WHERE, f"{entry.name:.80}", "a link that leads out of the folder", wanted)
+    with os.scandir(home) as entries:
+        links = [e.name for e in entries if e.is_symlink() and e.name.endswith((".json", ".safetensors"))]
+    for name in links:
+        target = (home / name).resolve()
+        if not any(target.is_relative_to(root) for root in inside):
+            wanted = "a file of the folder: nothing outside it is read (cp -rL makes a copy with all files)"
+            raise LoadError(WHERE, f"{name:.80}", "a link that leads out of the folder", wanted)
     return home
 
 
@@ -285,11 +286,12 @@ def _check_shapes(graph: Graph, sources: Mapping[str, Source], tensors: SafeTens
         source = sources[node.name]
         for name in source.names:
             if name not in tensors:
-                raise unknown_name(WHERE, "tensor", name, tensors)
+                wanted = f"every tensor of the model that config.json describes{near_hint(name, tensors)}"
+                raise LoadError(WHERE, f"tensor {name!r}", "none in the file", wanted)
         given = tensors.tensor_info(source.name).shape
         if source.shape_of(given) != node.type.shape:
             wanted = f"what gives {list(node.type.shape)} of {node.name}, as config.json says"
-            raise ShapeError(WHERE, f"tensor {source.name!r}", list(given), wanted)
+            raise LoadError(WHERE, f"tensor {source.name!r}", list(given), wanted)
 
 
 def _check_copies(
@@ -312,11 +314,12 @@ def _check_unused(
     graph: Graph, sources: Mapping[str, Source], tensors: SafeTensorsModel, harmless: tuple[str, ...]
 ) -> None:
     """Refuse tensors that no parameter reads and that are not known to change nothing."""
+    table = sources[EMBEDDING].name if EMBEDDING in sources else EMBEDDING
     used = {name for source in sources.values() for name in source.names}
     lost = [
         name for name in tensors
         if name not in used and not any(fnmatchcase(name, pattern) for pattern in harmless)
-        and not repeats(name, graph, tensors)
+        and not repeats(name, graph, tensors, table)
     ]  # fmt: skip
     if not lost:
         return

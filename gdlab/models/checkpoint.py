@@ -168,10 +168,10 @@ def _belongs(name: str, paths: set[str], modules: set[str], outer: set[str]) -> 
     return not another_half and child not in HEADS
 
 
-def repeats(name: str, graph: Graph, tensors: Mapping[str, Any]) -> bool:
-    """Whether a tensor says what the graph does anyway."""
-    if name == HEAD and EMBEDDING in tensors:
-        head, table = np.asarray(tensors[HEAD]), np.asarray(tensors[EMBEDDING])
+def repeats(name: str, graph: Graph, tensors: Mapping[str, Any], embedding: str = EMBEDDING) -> bool:
+    """Whether a tensor says what the graph does anyway. `embedding`: the table of embeddings in the file."""
+    if name == HEAD and embedding in tensors:
+        head, table = np.asarray(tensors[HEAD]), np.asarray(tensors[embedding])
         return head.shape == table.shape and bool((head == table).all())
     if name.endswith("rotary_emb.inv_freq"):
         given = np.asarray(tensors[name], np.float64)

@@ -200,14 +200,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Family(Generic[C]):
-    """What `from_pretrained` knows of the models of a `model_type`.
+    """The models of some `model_type`s, as `from_pretrained` opens them.
 
     `config` reads config.json, `build` makes the graph, `sources` says for every parameter but the caches where its
     values lie. `modes`: what `build` takes, the default first. `prefix`: the beginning of names that some files leave
-    out. `harmless`: shell patterns of tensors that change nothing here. `architectures`: those that are understood, as
-    shell patterns. `length`: the positions of the graph where nothing is said. `renamed`: ends of names, and those that
-    older files have instead. `copies`: tensors that repeat another, which must be equal. `named`: whether the family
-    has a network of this name, of files that have an `architecture` and no `model_type`.
+    out. `harmless`: shell patterns of tensors that change nothing here. `length`: the positions of the graph where
+    nothing is said. `renamed`: ends of names, and those that older files have instead. `copies`: tensors that repeat
+    another, which must be equal. `named`: whether the family has a network of this name, of files that have an
+    `architecture` and no `model_type`.
     """
 
     model_types: tuple[str, ...]
@@ -217,7 +217,6 @@ class Family(Generic[C]):
     modes: tuple[str, ...]
     prefix: str = ""
     harmless: tuple[str, ...] = ()
-    architectures: tuple[str, ...] = field(default=("*",))
     length: Callable[[C], int] = lambda config: 64
     renamed: tuple[tuple[str, str], ...] = ()
     copies: Mapping[str, str] = field(default_factory=dict)

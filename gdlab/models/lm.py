@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+import numpy as np
+
 from gdlab import nn, ops
 from gdlab.base.errors import GraphError
 from gdlab.graph import Graph, Value
@@ -61,9 +63,8 @@ class _Model:
         """Append learned positions, where there are some: from 0 on, or the one at `position`."""
         if self.places is None:
             return x
-        if position is not None:
-            return x + self.places(position)
-        return x + self.places.weight.slice((0, 0), x.shape)
+        first = ops.constant_u32(np.arange(x.shape[0], dtype=np.uint32)) if position is None else position
+        return x + self.places(first)
 
     def logits(self, x: Value) -> Value:
         """Append the layers behind the last block."""

@@ -13,7 +13,7 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """What divides the rates at which positions rotate. linear: `factor` divides all; llama3: those that turn less than
+    """Divide the rates at which positions rotate. linear: `factor` divides all; llama3: those that turn less than
     `low` times within `original` positions, between `low` and `high` times a part of it.
 
     A. Grattafiori et al., The Llama 3 Herd of Models, 2024.

@@ -1,5 +1,5 @@
-"""Open a model as a study, from a file or a live module of PyTorch: its graph, the values of its parameters, and what
-was assumed."""
+"""Open a model as a study, from a file, a folder or a live module of PyTorch: its graph, the values of its parameters,
+and what was assumed."""
 
 from __future__ import annotations
 
@@ -14,19 +14,28 @@ from gdlab.base.words import natural
 from gdlab.study.study import Study
 
 MODELS = (".onnx", ".safetensors", ".gguf", ".pt2")  # files that open as a study
-LENGTH = "length"  # positions of a language model, as a name for --dims
+LENGTH, BATCH = "length", "batch"  # positions of a language model and rows of an encoder, as names for --dims
 
 
 def is_model(thing: object) -> bool:
-    """Whether this is the name of a file that opens as a study."""
-    return isinstance(thing, (str, Path)) and str(thing).endswith(MODELS)
+    """Whether this is the name of a file, or of a folder with a config.json, that opens as a study."""
+    return isinstance(thing, (str, Path)) and (str(thing).endswith(MODELS) or _is_folder(Path(thing)))
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir() and (path / "config.json").is_file()
+    except (OSError, ValueError):  # no name of a file
+        return False
 
 
 def open_model(path: str | Path, dims: Mapping[str, int] | None = None) -> Study:
     """Open the ONNX model in a file with the file's weights; a `.safetensors` of the same name beside it has the last
     word on those that it names. Either of the two files may be given. `dims`: numbers for extents that have names. A
     language model in a GGUF file opens as its prompt of `length` positions, with the file's blocks as weights; a
-    `.pt2` of PyTorch has all its extents."""
+    `.pt2` of PyTorch has all its extents. A folder is a pretrained model."""
+    if _is_folder(Path(path)):
+        return _open_pretrained(Path(path), dims or {})
     if str(path).endswith(".gguf"):
         return _open_gguf(Path(path), dims or {})
     if str(path).endswith(".pt2"):
@@ -90,6 +99,20 @@ def _open_gguf(path: Path, dims: Mapping[str, int]) -> Study:
     length = model.graph.inputs[0].type.shape[0]
     notes = () if LENGTH in dims else (f"a prompt of {length} positions is assumed; --dims {LENGTH}={length} sets it",)
     return Study(model.graph, name=_study_name(path), weights=model.weights, notes=notes)
+
+
+def _open_pretrained(path: Path, dims: Mapping[str, int]) -> Study:
+    from gdlab.load.pretrained import from_pretrained
+
+    unknown = [name for name in dims if name not in (LENGTH, BATCH)]
+    if unknown:
+        wanted = f"{LENGTH}=N, the positions of a language model, or {BATCH}=N, the rows of an encoder"
+        raise ArgumentError("dims", "--dims", f"{unknown[0]}={dims[unknown[0]]}", wanted)
+    model = from_pretrained(path, length=dims.get(LENGTH, 64), batch=dims.get(BATCH, 1))
+    assumed = f"a prompt of {model.length} positions is assumed; --dims {LENGTH}={model.length} sets it"
+    notes = (assumed,) if LENGTH not in dims and model.mode == "prefill" else ()
+    name = re.sub(r"\W|^(?=\d)", "_", path.resolve().name)
+    return Study(model.graph, name=name, weights=model.weights, notes=notes)
 
 
 def _study_name(path: Path) -> str:

@@ -131,4 +131,4 @@ def test_the_command_line_explains_a_model(file: Path, tmp_path: Path, capsys: p
     assert "--dims: given seq, wanted NAME=N" in capsys.readouterr().err
     assert main(["explain", str(file), "--dims", "seq=4", "--assert", "nodes < 9"]) == 0
     assert main(["explain", str(tmp_path / "none.gdlab.json"), "--dims", "seq=4"]) == 2
-    assert "wanted an .onnx or .gguf model" in capsys.readouterr().err
+    assert "wanted an .onnx or .gguf model, or a pretrained one" in capsys.readouterr().err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,16 @@ LENGTH = 7
 HEADS = CONFIG.num_attention_heads, CONFIG.num_key_value_heads, CONFIG.head_dim
 
 
+@dataclass(frozen=True)
+class Between:
+    """An attention between the projections that turns queries and keys by itself."""
+
+    mixed: Callable[[Value, Value, Value], Value]
+
+    def turned(self, x: Value) -> Value:
+        return x
+
+
 def decoding() -> Graph:
     """One token at `kv_pos`; caches in parameters."""
     with Graph() as g:
@@ -46,7 +56,7 @@ def decoding() -> Graph:
 
         x = model.embed(ops.input_u32("token_ids", (1,)))
         for block in model.blocks:
-            x = lm._block(block, x, attend)
+            x = block.forward(x, Between(attend))
         g.output(model.logits(x), "logits")
     return g
 
@@ -64,7 +74,7 @@ def reading(rows: int) -> Graph:
 
         x = model.embed(ops.input_u32("token_ids", (rows,)))
         for block in model.blocks:
-            x = lm._block(block, x, attend)
+            x = block.forward(x, Between(attend))
         g.output(model.logits(x), "logits")
     return g
 
