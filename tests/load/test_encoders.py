@@ -19,6 +19,7 @@ from gdlab.models.families import ENCODERS
 from gdlab.models.names import bert, resnet, vit, whisper
 from gdlab.op.reference import evaluate
 from gdlab.session import build_inference_session, build_session
+from gdlab.study.model_files import open_model
 
 FIXTURES = Path(__file__).parent / "encoders"
 NAMES = sorted(path.stem for path in FIXTURES.glob("*.json"))
@@ -375,6 +376,24 @@ def test_a_file_without_model_type_is_known_by_its_architecture_or_by_what_is_sa
     no_type = {k: v for k, v in fixture("bert")["config"].items() if k != "model_type"}
     bare = folder(tmp_path / "bert", no_type, tensors_of(fixture("bert")))
     assert models.from_pretrained(bare, family="bert").family == "bert"
+
+
+ASSUMED = {
+    "bert_masked_lm": ("sequences of 12 tokens are assumed; --dims length=12 sets it",), "vit": (), "whisper": (),
+    "torchvision_basic": ("images of 224 × 224 are assumed; --dims length=224 sets it",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ASSUMED)
+def test_a_folder_opens_as_a_study_with_what_is_assumed(name: str, tmp_path: Path) -> None:
+    given = fixture(name)
+    path = folder(tmp_path / name, given["config"], tensors_of(given))
+    study = open_model(str(path))
+    assert tuple(study.notes) == ASSUMED[name] and study.name == name
+    assert next(n for n in study.graph if n.op == "input").type.shape[0] == (12 if name.startswith("bert") else 1)
+    if ASSUMED[name]:
+        more = open_model(str(path), {"length": 9, "batch": 2})
+        assert not more.notes and next(n for n in more.graph if n.op == "input").type.shape[0] in (18, 2)
 
 
 # training -------------------------------------------------------------------------------------------------------------

@@ -140,6 +140,9 @@ def _sources(prefix: str) -> Any:
     return sources
 
 
+TOKENS = "sequences of {0} tokens are"
+
+
 def _length(config: TextConfig) -> int:
     return min(64, config.longest)
 
@@ -148,12 +151,14 @@ OLDER = ((".LayerNorm.weight", ".LayerNorm.gamma"), (".LayerNorm.bias", ".LayerN
 BERT_FAMILY = Family(
     ("bert",), bert, build, _sources("bert."), MODES, "bert.",
     ("*pooler.dense.*", "cls.seq_relationship.*", "cls.predictions.transform.dense.*",
-     "cls.predictions.transform.LayerNorm.*", "cls.predictions.bias"), length=_length, renamed=OLDER,
+     "cls.predictions.transform.LayerNorm.*", "cls.predictions.bias"), length=_length,
+    assumed=TOKENS, renamed=OLDER,
     copies={"cls.predictions.decoder.weight": "bert." + BERT.word, "cls.predictions.decoder.bias": BERT.lm[3]},
 )  # fmt: skip
 ROBERTA_FAMILY = Family(
     ("roberta", "xlm-roberta"), roberta, build, _sources("roberta."), MODES, "roberta.",
     ("*pooler.dense.*", "lm_head.dense.*", "lm_head.layer_norm.*", "lm_head.bias"), length=_length,
+    assumed=TOKENS,
     copies={"lm_head.decoder.weight": "roberta." + BERT.word, "lm_head.decoder.bias": ROBERTA.lm[3]},
 )  # fmt: skip
 DISTILBERT_FAMILY = Family(
@@ -165,5 +170,6 @@ DISTILBERT_FAMILY = Family(
     "distilbert.",
     ("vocab_transform.*", "vocab_layer_norm.*", "vocab_projector.bias"),
     length=_length,
+    assumed=TOKENS,
     copies={"vocab_projector.weight": "distilbert." + BERT.word},
 )

@@ -128,5 +128,6 @@ def _is_norm(names: ResNetNames, name: str) -> bool:
 FAMILY = Family(
     ("resnet",), config, build, sources, ("inference", "training"), "resnet.",
     ("fc.weight", "fc.bias", "classifier.1.weight", "classifier.1.bias"),
-    length=lambda config: config.image_size, named=named,
+    length=lambda config: config.image_size,
+    assumed="images of {0} × {0} are", named=named,
 )  # fmt: skip

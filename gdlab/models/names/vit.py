@@ -160,5 +160,6 @@ def sources(config: VitConfig) -> Sources:
 FAMILY = Family(
     ("vit",), config, build, sources, ("inference", "training"), "vit.",
     ("*pooler.dense.*", "classifier.weight", "classifier.bias", "head.weight", "head.bias"),
-    length=lambda config: config.image_size, named=named,
+    length=lambda config: config.image_size,
+    assumed="", named=named,
 )  # fmt: skip

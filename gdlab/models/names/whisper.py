@@ -71,5 +71,5 @@ def sources(config: WhisperConfig) -> Sources:
 
 FAMILY = Family(
     ("whisper",), config, build, sources, ("inference",), "model.",
-    ("model.decoder.*", "decoder.*", "proj_out.weight"), length=lambda config: config.n_audio_ctx,
+    ("model.decoder.*", "decoder.*", "proj_out.weight"), length=lambda config: config.n_audio_ctx, assumed="",
 )  # fmt: skip
