@@ -207,7 +207,8 @@ class Family(Generic[C]):
     out. `harmless`: shell patterns of tensors that change nothing here. `length`: the positions of the graph where
     nothing is said, and `assumed` in words, empty where the model has no other. `renamed`: ends of names, and those
     that older files have instead. `copies`: tensors that repeat another, which must be equal. `named`: whether the
-    family has a network of this name, of files that have an `architecture` and no `model_type`.
+    family has a network of this name, of files that have an `architecture` and no `model_type`. `models` and `parts`
+    are what the page of documentation says of it.
     """
 
     model_types: tuple[str, ...]
@@ -222,3 +223,5 @@ class Family(Generic[C]):
     renamed: tuple[tuple[str, str], ...] = ()
     copies: Mapping[str, str] = field(default_factory=dict)
     named: Callable[[str], bool] = lambda architecture: False
+    models: str = ""
+    parts: str = ""

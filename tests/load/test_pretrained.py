@@ -28,6 +28,7 @@ from pretrained_folders import (
 import gdlab as gd
 from gdlab import nn, ops
 from gdlab.models import PretrainedModel, from_pretrained
+from gdlab.models.families import FAMILIES, markdown
 from gdlab.models.lm import cache_names
 
 LENGTH = PROMPT + TOKENS
@@ -335,3 +336,9 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
         from_pretrained(folder)
     with pytest.raises(gd.LoadError, match="no folder, wanted a local folder with config.json"):
         from_pretrained("meta-llama/Llama-3.2-1B")
+
+
+def test_the_page_lists_the_families() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "loading.md").read_text("utf-8")
+    assert f"\n{markdown()}\n" in page, "python -m gdlab.models.families"
+    assert {name for case in CASES.values() for name in [case["model_type"]]} <= FAMILIES.keys()

@@ -71,5 +71,23 @@ def sources(config: TransformerLmConfig) -> Sources:
     return {name: replace(s, offset=1.0) if name.endswith("norm.weight") else s for name, s in named.items()}
 
 
-GEMMA_1 = Family(("gemma",), gemma, build_lm, sources, LM_MODES, prefix="model.")
-GEMMA_2 = Family(("gemma2",), gemma2, build_lm, sources, LM_MODES, prefix="model.")
+GEMMA_1 = Family(
+    ("gemma",),
+    gemma,
+    build_lm,
+    sources,
+    LM_MODES,
+    prefix="model.",
+    models="Gemma 1",
+    parts="embeddings times √width, norms of 1 + weight, GeGLU",
+)
+GEMMA_2 = Family(
+    ("gemma2",),
+    gemma2,
+    build_lm,
+    sources,
+    LM_MODES,
+    prefix="model.",
+    models="Gemma 2",
+    parts="the same, four norms a layer, soft caps, windows in turn",
+)

@@ -79,4 +79,6 @@ def sources(config: TransformerLmConfig) -> Sources:
 FAMILY = Family(
     ("gpt2",), config, build_lm, sources, LM_MODES, prefix="transformer.",
     harmless=("*.attn.bias", "*.attn.masked_bias"),  # masks
+    models="GPT-2",
+    parts="layer norms, learned positions, biases, a plain feed-forward part",
 )  # fmt: skip

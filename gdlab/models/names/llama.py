@@ -22,4 +22,13 @@ def config(fields: Mapping[str, Any]) -> TransformerLmConfig:
     return lm_config(values, biases=(ATTENTION if attention else ()) + (FEED_FORWARD if feed_forward else ()))
 
 
-FAMILY = Family(("llama",), config, build_lm, same_names, LM_MODES, prefix="model.")
+FAMILY = Family(
+    ("llama",),
+    config,
+    build_lm,
+    same_names,
+    LM_MODES,
+    prefix="model.",
+    models="LLaMA 2, 3, 3.1, 3.2, and what has their layers",
+    parts="RMS norms, rotary positions, grouped heads, SwiGLU; biases",
+)

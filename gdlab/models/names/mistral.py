@@ -18,4 +18,13 @@ def config(fields: Mapping[str, Any]) -> TransformerLmConfig:
     return lm_config(values, windows=windows(values, values.pop("sliding_window"), None))
 
 
-FAMILY = Family(("mistral",), config, build_lm, same_names, LM_MODES, prefix="model.")
+FAMILY = Family(
+    ("mistral",),
+    config,
+    build_lm,
+    same_names,
+    LM_MODES,
+    prefix="model.",
+    models="Mistral",
+    parts="a window in every layer",
+)

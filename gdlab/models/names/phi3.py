@@ -53,4 +53,13 @@ def sources(config: TransformerLmConfig) -> Sources:
     return found
 
 
-FAMILY = Family(("phi3",), config, build_lm, sources, LM_MODES, prefix="model.")
+FAMILY = Family(
+    ("phi3",),
+    config,
+    build_lm,
+    sources,
+    LM_MODES,
+    prefix="model.",
+    models="Phi-3",
+    parts="packed matrices, a window, partial rotation",
+)

@@ -56,5 +56,23 @@ def qwen3(fields: Mapping[str, Any]) -> TransformerLmConfig:
     return lm_config(values, windows=_windows(values), biases=biases, qk_norms=True)
 
 
-QWEN_2 = Family(("qwen2",), qwen2, build_lm, same_names, LM_MODES, prefix="model.")
-QWEN_3 = Family(("qwen3",), qwen3, build_lm, same_names, LM_MODES, prefix="model.")
+QWEN_2 = Family(
+    ("qwen2",),
+    qwen2,
+    build_lm,
+    same_names,
+    LM_MODES,
+    prefix="model.",
+    models="Qwen2, Qwen2.5",
+    parts="biases of queries, keys and values; windows by layer",
+)
+QWEN_3 = Family(
+    ("qwen3",),
+    qwen3,
+    build_lm,
+    same_names,
+    LM_MODES,
+    prefix="model.",
+    models="Qwen3",
+    parts="norms of the heads of queries and keys; windows by layer",
+)
