@@ -76,7 +76,7 @@ class PretrainedModel(Mapping[str, Array]):
     @property
     def positions(self) -> int | None:
         """Return the most positions that config.json names, None where it names none."""
-        fields = _fields(self.folder)
+        fields = _object(self.folder, CONFIG)
         for name in POSITIONS:
             if isinstance(given := fields.get(name), int):
                 return int(given)
@@ -85,8 +85,8 @@ class PretrainedModel(Mapping[str, Array]):
     @property
     def end_tokens(self) -> tuple[int, ...]:
         """Return the tokens that end a text, as generation_config.json says, or else config.json."""
-        generation = _fields(self.folder, GENERATION) if (self.folder / GENERATION).is_file() else {}
-        end = generation.get("eos_token_id", _fields(self.folder).get("eos_token_id"))
+        generation = _object(self.folder, GENERATION) if (self.folder / GENERATION).is_file() else {}
+        end = generation.get("eos_token_id", _object(self.folder, CONFIG).get("eos_token_id"))
         return tuple(id for id in (end if isinstance(end, list) else [end]) if isinstance(id, int) and id >= 0)
 
     def __getitem__(self, name: str) -> Array:
@@ -162,38 +162,45 @@ class _Weights(Mapping[str, "Array | Packed"]):
 def from_pretrained(
     folder: str | os.PathLike[str],
     mode: str | None = None,
-    length: int = 64,
+    length: int | None = None,
     dtype: Dtype = "f32",
     batch: int = 1,
     allow_unused: str | Iterable[str] = (),
+    family: str | None = None,
 ) -> PretrainedModel:
     """Open the model in a local folder: its config.json, and model.safetensors or the shards of its index.
 
     `mode`: of a language model "prefill" (the default), "decode" or "training", for `length` positions; of an encoder
-    "inference" (the default) or "training", for `batch` rows. `dtype`: the format of its matrices; "q8" and "q4" are
-    blocks of 32 in 8 and 4 bits (q8_0 and q4_0 of ggml), "f16" where rows do not divide into them.
+    "inference" (the default) or "training", for `batch` rows; "masked" of one for text takes a mask of its tokens.
+    `length` is then the tokens of a sequence, or the side of an image. `dtype`: the format of its matrices; "q8" and
+    "q4" are blocks of 32 in 8 and 4 bits (q8_0 and q4_0 of ggml), "f16" where rows do not divide into them.
 
     `LoadError` names whatever is damaged or not understood: a field of config.json that changes the arithmetic, a
     tensor that no parameter has or that has another shape. `allow_unused`: shell patterns of tensors to pass over.
+    `family`: what a config.json without `model_type` is, or no config.json: a family, or the name of a network of timm
+    or torchvision ("resnet50", "vit_b_16").
     """
     if dtype not in DTYPES:
         raise ArgumentError(WHERE, "dtype", repr(dtype), f"one of {', '.join(DTYPES)}")
-    for name, extent in (("length", length), ("batch", batch)):
+    for name, extent in (("length", 1 if length is None else length), ("batch", batch)):
         if isinstance(extent, bool) or not isinstance(extent, (int, np.integer)) or extent < 1:
             raise ArgumentError(WHERE, name, repr(extent), "an int ≥ 1")
     home = _home(folder)
-    fields = _fields(home)
-    family = _family(fields)
-    config = family.config(fields)
-    request = Request(family.modes[0] if mode is None else mode, int(length), int(batch))
+    fields = _fields(home, family)
+    kind = _family(fields)
+    config = kind.config(fields)
+    extent = kind.length(config) if length is None else int(length)
+    request = Request(kind.modes[0] if mode is None else mode, extent, int(batch))
     tensors = _tensors(home)
-    graph, turned = _graph(family, config, request, dtype)
-    sources = {name: _in_file(source, family, tensors) for name, source in family.sources(config).items()}
-    plain = graph if dtype == "f32" else _graph(family, config, request, "f32")[0]
+    graph, turned = _graph(kind, config, request, dtype)
+    sources = {name: _in_file(source, kind, tensors) for name, source in kind.sources(config).items()}
+    plain = graph if dtype == "f32" else _graph(kind, config, request, "f32")[0]
     _check_shapes(plain, sources, tensors)
     patterns = (allow_unused,) if isinstance(allow_unused, str) else tuple(allow_unused)
-    _check_unused(plain, sources, tensors, (*HARMLESS, *family.harmless, *patterns))
-    return PretrainedModel(graph, config, family.model_types[0], request, dtype, home, tensors, sources, turned)
+    _check_copies(kind, sources, tensors, patterns)
+    known = (*HARMLESS, *kind.harmless, *kind.copies, *patterns)
+    _check_unused(plain, sources, tensors, known)
+    return PretrainedModel(graph, config, kind.model_types[0], request, dtype, home, tensors, sources, turned)
 
 
 # the folder -----------------------------------------------------------------------------------------------------------
@@ -215,7 +222,17 @@ def _home(folder: str | os.PathLike[str]) -> Path:
     return home
 
 
-def _fields(home: Path, file: str = CONFIG) -> dict[str, Any]:
+def _fields(home: Path, family: str | None) -> dict[str, Any]:
+    """Return config.json, with the family that is said besides."""
+    said = {} if family is None else {"model_type" if family in FAMILIES else "architecture": family}
+    if said and not (home / CONFIG).exists():
+        return said
+    fields = _object(home, CONFIG)
+    return {**{name: value for name, value in fields.items() if not said or name != "model_type"}, **said}
+
+
+def _object(home: Path, file: str) -> dict[str, Any]:
+    """Return what a JSON file of the folder says."""
     try:
         fields = json.loads(read_regular(home / file, MOST_CONFIG))
     except (OSError, ValueError, RecursionError) as error:
@@ -227,11 +244,17 @@ def _fields(home: Path, file: str = CONFIG) -> dict[str, Any]:
 
 
 def _family(fields: Mapping[str, Any]) -> Family[Any]:
-    given = fields.get("model_type")
-    family = FAMILIES.get(given) if isinstance(given, str) else None
-    if family is None:
-        raise LoadError(WHERE, f"{CONFIG}: model_type", f"{given!r:.80}", f"one of {', '.join(sorted(FAMILIES))}")
-    return family
+    """Return the family by `model_type` or, in files of timm, by the name of the network."""
+    given, network = fields.get("model_type"), fields.get("architecture")
+    if isinstance(given, str) and given in FAMILIES:
+        return FAMILIES[given]
+    for family in FAMILIES.values():
+        if given is None and isinstance(network, str) and family.named(network):
+            return family
+    field, value = ("architecture", network) if given is None and network is not None else ("model_type", given)
+    networks = "or, of timm and torchvision, an architecture as resnet50, vit_base_patch16_224, vit_b_16"
+    wanted = f'one of {", ".join(sorted(FAMILIES))}, {networks}: in the file or by family="…"'
+    raise LoadError(WHERE, f"{CONFIG}: {field}", f"{value!r:.80}", wanted)
 
 
 def _tensors(home: Path) -> SafeTensorsModel:
@@ -272,11 +295,11 @@ def _stored_type(type: TensorType, turned: bool, dtype: DType) -> TensorType:
 
 # tensors --------------------------------------------------------------------------------------------------------------
 def _in_file(source: Source, family: Family[Any], tensors: Mapping[str, Any]) -> Source:
-    """Return the source under the name that the file has, which may lack the family's prefix."""
-    short = source.name.removeprefix(family.prefix)
-    if source.name not in tensors and short in tensors:
-        return replace(source, name=short)
-    return source
+    """Return the source under the name that the file has: one without the family's prefix, or an older one."""
+    names = [source.name, source.name.removeprefix(family.prefix)]
+    older = [name.removesuffix(new) + old for name in names for new, old in family.renamed if name.endswith(new)]
+    missing = names[any(family.prefix and name.startswith(family.prefix) for name in tensors) ^ 1]
+    return replace(source, name=next((name for name in (*names, *older) if name in tensors), missing))
 
 
 def _check_shapes(graph: Graph, sources: Mapping[str, Source], tensors: SafeTensorsModel) -> None:
@@ -294,6 +317,22 @@ def _check_shapes(graph: Graph, sources: Mapping[str, Source], tensors: SafeTens
         if source.shape_of(given) != node.type.shape:
             wanted = f"what gives {list(node.type.shape)} of {node.name}, as config.json says"
             raise LoadError(WHERE, f"tensor {source.name!r}", list(given), wanted)
+
+
+def _check_copies(
+    family: Family[Any], sources: Mapping[str, Source], tensors: SafeTensorsModel, allowed: tuple[str, ...]
+) -> None:
+    """Refuse a tensor that should repeat another one, which the graph reads in its place, and does not."""
+    used = {name for source in sources.values() for name in source.names}
+    for name, original in family.copies.items():
+        names = (original, original.removeprefix(family.prefix))
+        other = next((each for each in names if each in tensors), None)
+        if name not in tensors or name in used or other is None or any(fnmatchcase(name, each) for each in allowed):
+            continue
+        shapes = [tensors.tensor_info(each).shape for each in (name, other)]
+        if shapes[0] != shapes[1] or not np.array_equal(tensors[name], tensors[other]):
+            wanted = f"equal to {other}, which the model reads in its place; or allow_unused=({name!r},)"
+            raise LoadError(WHERE, f"tensor {name!r}", "other values", wanted)
 
 
 def _check_unused(

@@ -48,6 +48,9 @@ class SafeTensorsModel(Mapping[str, Array]):
     def __getitem__(self, name: str) -> Array:
         return self.tensor_f32(name)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors  # Mapping's reads the tensor
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
 

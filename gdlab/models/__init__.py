@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gdlab.base.binding import bound_module
+from gdlab.models.bert import TextConfig, text_encoder
 from gdlab.models.checkpoint import Weights, checkpoint_weights
 from gdlab.models.lm import TransformerLmConfig, transformer_lm
 from gdlab.models.perceptron import MlpConfig, mlp
-from gdlab.models.resnet import ResNetConfig, resnet18
+from gdlab.models.resnet import ResNetConfig, residual_network, resnet18
 from gdlab.models.unet import UnetConfig, unet_small
 from gdlab.models.vit import VitConfig, vit_encoder
 from gdlab.models.whisper import WhisperConfig, whisper_encoder
 
 __all__ = [
-    "MlpConfig", "PretrainedModel", "ResNetConfig", "TransformerLmConfig", "UnetConfig", "VitConfig", "Weights",
-    "WhisperConfig", "checkpoint_weights", "from_pretrained", "mlp", "resnet18", "transformer_lm", "unet_small",
-    "vit_encoder", "whisper_encoder",
+    "MlpConfig", "PretrainedModel", "ResNetConfig", "TextConfig", "TransformerLmConfig", "UnetConfig", "VitConfig",
+    "Weights", "WhisperConfig", "checkpoint_weights", "from_pretrained", "mlp", "residual_network", "resnet18",
+    "text_encoder", "transformer_lm", "unet_small", "vit_encoder", "whisper_encoder",
 ]  # fmt: skip
 
 PretrainedModel: Any  # both of load/pretrained.py

@@ -1,13 +1,13 @@
-"""Build parts of several models: checked modes and extents, attention over every image, an encoder's block."""
+"""Build parts of several models: checked modes and extents, attention over every image, the output of a classifier."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
-from gdlab import nn, ops
+from gdlab import ops
 from gdlab.base.errors import GraphError
 from gdlab.graph import Value
 
@@ -51,12 +51,3 @@ def classified(x: Value, batch: int, classes: int, mode: Mode) -> tuple[Value, s
     if mode == "inference":
         return x.named("logits"), "logits"
     return ops.cross_entropy_loss(x, ops.input("labels", (batch, classes))), "loss"
-
-
-def encoder_block(x: Value, norms: tuple[str, str], mix: Callable[[Value], Value], mlp: tuple[str, str], wide: int,
-                  eps: float) -> Value:  # fmt: skip
-    """x + mix(norm x), then + fc2(gelu(fc1(norm x))): f32[n, d] -> f32[n, d]; norms and both matrices by name."""
-    width = x.shape[1]
-    x = x + mix(nn.LayerNorm(norms[0], width, eps)(x))
-    h = nn.Linear(mlp[0], width, wide)(nn.LayerNorm(norms[1], width, eps)(x))
-    return x + nn.Linear(mlp[1], wide, width)(ops.gelu_erf(h))

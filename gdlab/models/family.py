@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -204,8 +204,11 @@ class Family(Generic[C]):
 
     `config` reads config.json, `build` makes the graph, `sources` says for every parameter but the caches where its
     values lie. `modes`: what `build` takes, the default first. `prefix`: the beginning of names that some files leave
-    out. `harmless`: shell patterns of tensors that change nothing here. `models` and `parts` are what the page of
-    documentation says of it.
+    out. `harmless`: shell patterns of tensors that change nothing here. `length`: the positions of the graph where
+    nothing is said, and `assumed` in words, empty where the model has no other. `renamed`: ends of names, and those
+    that older files have instead. `copies`: tensors that repeat another, which must be equal. `named`: whether the
+    family has a network of this name, of files that have an `architecture` and no `model_type`. `models` and `parts`
+    are what the page of documentation says of it.
     """
 
     model_types: tuple[str, ...]
@@ -215,5 +218,10 @@ class Family(Generic[C]):
     modes: tuple[str, ...]
     prefix: str = ""
     harmless: tuple[str, ...] = ()
+    length: Callable[[C], int] = lambda config: 64
+    assumed: str = "a prompt of {0} positions is"
+    renamed: tuple[tuple[str, str], ...] = ()
+    copies: Mapping[str, str] = field(default_factory=dict)
+    named: Callable[[str], bool] = lambda architecture: False
     models: str = ""
     parts: str = ""

@@ -1,4 +1,4 @@
-"""The encoder of Whisper (Radford and others, 2022) under the parameter names of OpenAI's checkpoints."""
+"""The encoder of Whisper (Radford and others, 2022) under the parameter names of OpenAI's checkpoints, or others."""
 
 from __future__ import annotations
 
@@ -9,18 +9,49 @@ import numpy as np
 
 from gdlab import nn, ops
 from gdlab.graph import Graph, Value
-from gdlab.models.blocks import attend, check_extents, check_multiple, encoder_block
+from gdlab.models.blocks import check_extents, check_multiple
+from gdlab.models.encoder import BlockConfig, BlockNames, encoder_block, function
+
+
+@dataclass(frozen=True, slots=True)
+class WhisperNames:
+    """Names of the parameters of `whisper_encoder`; `block` has the place of the number. Without `positions` their
+    table is a constant of sines, as in every checkpoint of Whisper."""
+
+    convolutions: tuple[str, str]
+    block: str
+    parts: BlockNames
+    norm: str
+    positions: str = ""
+
+
+OPENAI = WhisperNames(
+    ("encoder.conv1", "encoder.conv2"), "encoder.blocks.{}",
+    BlockNames(("attn_ln", "mlp_ln"), "attn.out", ("mlp.0", "mlp.2"), "attn.query", "attn.key", "attn.value"),
+    "encoder.ln_post",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class WhisperConfig:
-    """Extents of `whisper_encoder`, as checkpoints call them; the defaults are those of `tiny`."""
+    """Extents of `whisper_encoder`, as checkpoints call them; the defaults are those of `tiny`. `mlp_dim` 0: four times
+    the width. `activation`: of the blocks, the convolutions have GELU."""
 
     n_mels: int = 80
     n_audio_ctx: int = 1500
     n_audio_state: int = 384
     n_audio_head: int = 6
     n_audio_layer: int = 4
+    mlp_dim: int = 0
+    activation: str = "gelu"
+    names: WhisperNames = OPENAI
+
+    @property
+    def block(self) -> BlockConfig:
+        """The part that each block takes."""
+        hidden = self.mlp_dim or 4 * self.n_audio_state
+        return BlockConfig(self.n_audio_state, self.n_audio_head, hidden, self.names.parts,
+                           activation=self.activation, without_bias=frozenset(("k",)))  # fmt: skip
 
 
 def whisper_encoder(config: WhisperConfig | None = None, batch: int = 1) -> Graph:
@@ -37,17 +68,24 @@ def whisper_encoder(config: WhisperConfig | None = None, batch: int = 1) -> Grap
                   n_audio_layer=c.n_audio_layer)  # fmt: skip
     check_multiple("whisper_encoder", "n_audio_state", c.n_audio_state, c.n_audio_head)
     check_multiple("whisper_encoder", "n_audio_state", c.n_audio_state, 2)
+    function("whisper_encoder", c.activation)
     with Graph() as g:
         x = ops.input("mel", (batch, c.n_mels, 2 * c.n_audio_ctx)).reshape((batch, c.n_mels, 1, -1))
-        x = ops.gelu_erf(_conv("encoder.conv1", x, c.n_audio_state, 1))
-        x = ops.gelu_erf(_conv("encoder.conv2", x, c.n_audio_state, 2))
+        x = ops.gelu_erf(_conv(c.names.convolutions[0], x, c.n_audio_state, 1))
+        x = ops.gelu_erf(_conv(c.names.convolutions[1], x, c.n_audio_state, 2))
         x = ops.transpose(x.reshape((batch, c.n_audio_state, c.n_audio_ctx)))
-        x = (x + ops.constant(sinusoids(c.n_audio_ctx, c.n_audio_state))).reshape((-1, c.n_audio_state))
+        x = (x + _positions(c)).reshape((-1, c.n_audio_state))
         for i in range(c.n_audio_layer):
-            x = _block(f"encoder.blocks.{i}", x, c, batch)
-        x = nn.LayerNorm("encoder.ln_post", c.n_audio_state)(x)
+            x = encoder_block(x, c.names.block.format(i), c.block, batch)
+        x = nn.LayerNorm(c.names.norm, c.n_audio_state)(x)
         g.output(x.reshape((batch, c.n_audio_ctx, c.n_audio_state)).named("features"), "features")
     return g
+
+
+def _positions(c: WhisperConfig) -> Value:
+    if not c.names.positions:
+        return ops.constant(sinusoids(c.n_audio_ctx, c.n_audio_state))
+    return ops.parameter(c.names.positions, (c.n_audio_ctx, c.n_audio_state), init="normal(0.02)")
 
 
 def sinusoids(length: int, channels: int) -> np.ndarray[Any, Any]:
@@ -64,16 +102,3 @@ def _conv(name: str, x: Value, wide: int, stride: int) -> Value:
     bias = ops.parameter(f"{name}.bias", (wide,), init="zeros")
     image = ops.conv2d_hw(x, kernel.reshape((wide, x.shape[1], 1, 3)), (1, stride), (0, 1))
     return ops.add_per_channel(image, bias).named(name)
-
-
-def _block(name: str, x: Value, c: WhisperConfig, batch: int) -> Value:
-    width = c.n_audio_state
-
-    def mix(h: Value) -> Value:
-        q = nn.Linear(f"{name}.attn.query", width, width)(h)
-        k = nn.Linear.no_bias(f"{name}.attn.key", width, width)(h)
-        v = nn.Linear(f"{name}.attn.value", width, width)(h)
-        return nn.Linear(f"{name}.attn.out", width, width)(attend(q, k, v, batch, c.n_audio_head))
-
-    norms, mlp = (f"{name}.attn_ln", f"{name}.mlp_ln"), (f"{name}.mlp.0", f"{name}.mlp.2")
-    return encoder_block(x, norms, mix, mlp, 4 * width, 1e-5)

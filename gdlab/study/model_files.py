@@ -103,14 +103,15 @@ def _open_gguf(path: Path, dims: Mapping[str, int]) -> Study:
 
 def _open_pretrained(path: Path, dims: Mapping[str, int]) -> Study:
     from gdlab.load.pretrained import from_pretrained
+    from gdlab.models.families import FAMILIES
 
     unknown = [name for name in dims if name not in (LENGTH, BATCH)]
     if unknown:
         wanted = f"{LENGTH}=N, the positions of a language model, or {BATCH}=N, the rows of an encoder"
         raise ArgumentError("dims", "--dims", f"{unknown[0]}={dims[unknown[0]]}", wanted)
-    model = from_pretrained(path, length=dims.get(LENGTH, 64), batch=dims.get(BATCH, 1))
-    assumed = f"a prompt of {model.length} positions is assumed; --dims {LENGTH}={model.length} sets it"
-    notes = (assumed,) if LENGTH not in dims and model.mode == "prefill" else ()
+    model = from_pretrained(path, length=dims.get(LENGTH), batch=dims.get(BATCH, 1))
+    assumed = FAMILIES[model.family].assumed.format(model.length)
+    notes = (f"{assumed} assumed; --dims {LENGTH}={model.length} sets it",) if assumed and LENGTH not in dims else ()
     name = re.sub(r"\W|^(?=\d)", "_", path.resolve().name)
     return Study(model.graph, name=name, weights=model.weights, notes=notes)
 

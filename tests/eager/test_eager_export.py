@@ -14,7 +14,7 @@ import gdlab as gd
 from gdlab.autodiff import differentiate
 from gdlab.base.errors import ArgumentError, DTypeError, GraphError
 from gdlab.eager import Adam, EagerSession, Momentum, Sgd
-from gdlab.models import blocks
+from gdlab.models import encoder
 from gdlab.op.reference import evaluate
 from gdlab.plan import CompileOptions
 from gdlab.session import SessionConfig, build
@@ -74,9 +74,8 @@ def test_random_programs_in_float64_are_the_reference(seed: int) -> None:
 def test_a_transformer_block_runs_on_a_tape_as_in_its_study() -> None:
     def build() -> Any:
         x = gd.input("x", (6, 8))
-        norms = ("n1", "n2")
-        mix = lambda v: blocks.attend(v, v, v, 2, 2)  # noqa: E731
-        return blocks.encoder_block(x, norms, mix, ("up", "down"), 16, 1e-5)
+        names = encoder.BlockNames(("n1", "n2"), "out", ("up", "down"), packed="qkv")
+        return encoder.encoder_block(x, "block", encoder.BlockConfig(8, 2, 16, names), 2)
 
     x = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
     with closing(EagerSession(device="cpu", seed=5)) as s:

@@ -207,6 +207,23 @@ BAD: list[tuple[Callable[[], object], str]] = [
     (lambda: models.vit_encoder(models.VitConfig(image_size=225)), "image_size: given 225, wanted a multiple of 16"),
     (lambda: models.vit_encoder(mode="training"), "vit_encoder: classes: given 0, wanted an int ≥ 1"),
     (lambda: models.whisper_encoder(models.WhisperConfig(n_audio_head=5)), "given 384, wanted a multiple of 5"),
+    (lambda: models.vit_encoder(models.VitConfig(activation="selu")), "activation: given 'selu', wanted one of gelu"),
+    (
+        lambda: models.residual_network(models.ResNetConfig(block="dense")),  # type: ignore[arg-type]
+        "residual_network: block: given 'dense', wanted one of basic, bottleneck",
+    ),
+    (lambda: models.residual_network(models.ResNetConfig(widths=(8, 16))), "widths: given 2 for 4 layers"),
+    (
+        lambda: models.residual_network(models.ResNetConfig(widths=(6,), blocks=(1,), block="bottleneck")),
+        "widths[0]: given 6, wanted a multiple of 4",
+    ),
+    (lambda: models.text_encoder(length=513), "text_encoder: length: given 513, wanted at most 512"),
+    (lambda: models.text_encoder(models.TextConfig(pad=1), 511), "length: given 511, wanted at most 510"),
+    (lambda: models.text_encoder(mode="eval"), "mode: given 'eval', wanted 'inference'"),  # type: ignore[arg-type]
+    (lambda: models.text_encoder(mode="training"), "mode: given 'training' of features, wanted a head"),
+    (lambda: models.text_encoder(models.TextConfig(task="sequence")), "classes: given 0, wanted an int ≥ 1"),
+    (lambda: models.text_encoder(models.TextConfig(task="sequence", classes=2, pooled=False)), "pooled: given False"),
+    (lambda: models.text_encoder(models.TextConfig(num_heads=7)), "width: given 768, wanted a multiple of 7"),
     (lambda: models.unet_small(models.UnetConfig(sample_size=30)), "sample_size: given 30, wanted a multiple of 4"),
     (lambda: models.unet_small(models.UnetConfig(block_out_channels=())), "levels: given 0"),
 ]

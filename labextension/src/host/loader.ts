@@ -39,7 +39,7 @@ let connected: () => Promise<void> = () => Promise.resolve();
 let picture: Promise<BlobPart> | null = null;
 
 /**
- * Ask the kernel for the front end. It sends a picture, then the first part, and right behind it the second, which waits
+ * Ask the kernel for the front end. It sends a picture, then the first part, and behind it the second, which waits
  * until a pane needs it.
  */
 function ask(model: Model): Promise<CoreModule> {
