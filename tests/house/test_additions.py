@@ -24,7 +24,7 @@ SKIPPED = shutil.ignore_patterns("__pycache__", "static", "node_modules", "pictu
 PRICES = {
     "add_a_column": 2,
     "add_a_condition": 1,
-    "add_a_pane": 2,
+    "add_a_pane": 3,
     "add_a_rule": 1,
     "add_an_op": 1,
     "add_an_update_rule": 1,

@@ -17,7 +17,7 @@ from gdlab.study.study import Study
 
 MODELS: list[tuple[Callable[[], Graph], str, str, str]] = [
     (models.resnet18, "resnet.py", "global_avg_pool", "global_avg_pool"),
-    (models.transformer_lm, "lm.py", "embedding", "model.embed("),
+    (models.transformer_lm, "lm.py", "embedding", "self.embed("),
 ]
 
 
