@@ -23,6 +23,7 @@ _INVOCATIONS = 1 << 18  # invocations that keep its memory busy
 _STREAM = 1 << 20  # elements from which memory traffic is all that counts
 _MERGED = 1 << 14  # elements of the parameters that one update dispatch moves on a software adapter
 _SCRATCH = 16 << 20  # bytes of partial sums that one product may need beside its result
+_GROUPS = 128  # groups of a product of few rows before columns stand side by side in one
 _VECTORS = 1 << 16  # invocations that keep the memory of hardware busy in a product of few rows
 FEW_ROWS = 4  # of a product that reads its other operand once
 _LARGE = 1 << 26  # multiply-adds from which a product is worth a longer compilation
@@ -337,8 +338,8 @@ def _vectors(p: Matmul, limits: Limits) -> Schedule:
     of a column lie in a row, neighbours read neighbouring steps, else neighbouring columns (5632 x 2048 in f32: 8 side
     by side 2.8 TB/s, 4 2.4, 2 1.8; 16x16 tiles 1.7; in f16, steps in a row, 1.4-2.1, tiles 0.7; H200, 2026-11-23)."""
     quads = -(-p.n // 4)
-    wide = 1 if p.b == "nk" else _power(quads, 8)
-    most = min(limits.invocations, ROW_GROUP) // wide
+    wide = 1 if p.b == "nk" else _power(max(1, quads // _GROUPS), 8)
+    most = min(_power(p.k // 4, ROW_GROUP), min(limits.invocations, ROW_GROUP) // wide)
     parts = max(min(GROUP // wide, most), _power(min(-(-_VECTORS // quads), p.k // 8), most))
     return vectors_of(p, wide, parts, limits)
 

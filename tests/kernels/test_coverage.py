@@ -128,7 +128,7 @@ def test_the_sentence_of_a_product_counts_reuse_invocations_and_bytes() -> None:
 
 def test_the_sentence_of_few_rows_says_that_memory_counts() -> None:
     said = said_of(dispatch_of(product_of(1, 64, 96)))
-    assert "So few rows use each value of B once" in said and "K in 8 parts side by side" in said, said
+    assert "So few rows use each value of B once" in said and "K in 16 parts side by side" in said, said
 
 
 def test_the_sentence_of_a_split_product_says_its_parts() -> None:
