@@ -25,7 +25,7 @@ _MERGED = 1 << 14  # elements of the parameters that one update dispatch moves o
 _SCRATCH = 16 << 20  # bytes of partial sums that one product may need beside its result
 _GROUPS = 128  # groups of a product of few rows before columns stand side by side in one
 _VECTORS = 1 << 16  # invocations that keep the memory of hardware busy in a product of few rows
-FEW_ROWS = 4  # of a product that reads its other operand once
+FEW_ROWS = 8  # of a product that reads its other operand once
 _LARGE = 1 << 26  # multiply-adds from which a product is worth a longer compilation
 
 Tile = tuple[int, int]  # rows and columns of a result
@@ -339,7 +339,9 @@ def _vectors(p: Matmul, limits: Limits) -> Schedule:
     by side 2.8 TB/s, 4 2.4, 2 1.8; 16x16 tiles 1.7; in f16, steps in a row, 1.4-2.1, tiles 0.7; H200, 2026-11-23)."""
     quads = -(-p.n // 4)
     wide = 1 if p.b == "nk" else _power(max(1, quads // _GROUPS), 8)
-    most = min(_power(p.k // 4, ROW_GROUP), min(limits.invocations, ROW_GROUP) // wide)
+    room = limits.workgroup_bytes // (16 * p.m)  # each invocation's sums of four columns
+    lanes = 1 << (min(limits.invocations, ROW_GROUP, room).bit_length() - 1)
+    most = min(_power(p.k // 4, ROW_GROUP), lanes // wide)
     parts = max(min(GROUP // wide, most), _power(min(-(-_VECTORS // quads), p.k // 8), most))
     return vectors_of(p, wide, parts, limits)
 
