@@ -46,7 +46,7 @@ front: .venv/.test ## tsc --strict, and the front-end tests that run in Node
 	@$(PYTHON) labextension/frontend.py check
 
 .PHONY: pytest
-pytest: front .venv/.test .venv/.machine ## the Python tests in three lanes, one of which begins with a browser; then those that measure time
+pytest: front .venv/.test .venv/.machine ## the Python tests in two lanes, one of which begins with a browser; then those that measure time
 	@$(PYTHON) tests/run.py
 
 .PHONY: lab44

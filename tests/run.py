@@ -1,10 +1,10 @@
-"""Run all tests: three lanes side by side, then the tests that measure time, alone.
+"""Run all tests: two lanes side by side, then the tests that measure time, alone.
 
     python tests/run.py [arguments of pytest]
 
-A lane takes the next group of the table whenever it is free; the tests with a browser, of which the longest lane is
-made, begin. Three lanes, because on two cores a third of the time of two lanes was spent on waiting for pages, engines
-and other processes. Each group is one pytest, whose closing line says what it found and how long it took. The status
+A lane takes the next group of the table whenever it is free; the tests with a browser, which are the longest group,
+begin. A third lane would bring nothing on two cores: the browser's own processes fill what the tests leave (22 minutes
+for what two lanes do in 15; 2026-11-23). Each group is one pytest, whose closing line says what it found and how long it took. The status
 is 0 if all passed. With arguments, which may name files, the rooms are one group.
 """
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
-LANES = 3
+LANES = 2
 MARKS = {"browser": "browser and not clock", "clock": "clock"}
 NEITHER = "not browser and not clock"
 GROUPS: dict[str, tuple[str, ...]] = {  # of rooms, the longest first; "other rooms" has those that are in none
