@@ -74,7 +74,7 @@ def test_the_clock_and_the_norms(page: Page) -> None:
     state, step = page.locator('[data-value="state"]').first, page.locator(".gd-four .gd-number").first
     expect(state).to_have_text("running: 5 s left")
     expect(step).to_have_text("1")  # of a run by the clock nobody knows how many
-    norms = page.locator(".gd-norms")
+    norms = page.locator(".gd-norms:not(.gd-engines)")
     expect(norms).to_be_hidden()
     tell(page, 2, timed=True, wanted=2, norms=[ROW, FLAT], norms_left_out=3)
     rows = norms.locator("li")
@@ -108,4 +108,4 @@ def test_the_clock_and_the_norms(page: Page) -> None:
     }  # fmt: skip
     mount(page, Document({**document.data, "runs": [run]}))
     open_tab(page, "session")
-    expect(page.locator(".gd-norms li")).to_have_text(["∂w18 → 0.25"])  # of a saved run too
+    expect(page.locator(".gd-norms:not(.gd-engines) li")).to_have_text(["∂w18 → 0.25"])  # of a saved run too
