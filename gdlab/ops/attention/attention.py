@@ -385,7 +385,6 @@ def _check_capped(
     ),
     check=_check_capped,
     attention="result",
-    follows=keeps_rows(0, 1, 2),
 )  # fmt: skip
 def softcap_attention(
     q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int, softcap: float, window: int = 0
