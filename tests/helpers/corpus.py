@@ -19,6 +19,8 @@ from gdlab.jupyter.cell import run_cell
 LM = models.TransformerLmConfig(32, 8, 2, 2, 1, 12)
 TIED = models.TransformerLmConfig(32, 8, 1, 2, 2, 12, tied=True)
 RESNET = models.ResNetConfig(image_size=16, width=4, blocks=(1, 2), classes=5)
+BOTTLENECKS = models.ResNetConfig(image_size=16, width=4, blocks=(1, 1), classes=5, block="bottleneck")
+TEXT = models.TextConfig(20, 8, 2, 2, 12, 6)
 UNET = models.UnetConfig(
     sample_size=8, block_out_channels=(4, 8), attention_head_dim=4, norm_num_groups=2, in_channels=2, out_channels=2
 )  # fmt: skip
@@ -39,6 +41,8 @@ READ: dict[str, Callable[[], Graph]] = {
     "transformer_lm, prefill": lambda: models.transformer_lm(LM, 6, "prefill"),
     "transformer_lm, decode": lambda: models.transformer_lm(LM, 6, "decode"),
     "resnet18": lambda: models.resnet18(RESNET, 2, "inference"),
+    "residual_network": lambda: models.residual_network(BOTTLENECKS, 2, "inference"),
+    "text_encoder": lambda: models.text_encoder(TEXT, 5, 2, "masked"),
     "unet_small": lambda: models.unet_small(UNET, 2, "inference"),
     "vit_encoder": lambda: models.vit_encoder(VIT, 2),
     "whisper_encoder": lambda: models.whisper_encoder(WHISPER, 2),

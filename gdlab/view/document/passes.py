@@ -86,7 +86,7 @@ def optimize_steps(report: OptimizeReport, number: int, keys: Sequence[str]) -> 
     for s, step in enumerate(report.steps):
         key.update({node.id: f"{number}.{s}.{k}" for k, node in enumerate(step.added)})
     steps = report.steps
-    gone = {i for step in steps for i in step.removed}
+    gone, told = {i for step in steps for i in step.removed}, set[str]()
     return {
         "count": len(steps),
         "rule": words([step.rule for step in steps]),
@@ -94,7 +94,7 @@ def optimize_steps(report: OptimizeReport, number: int, keys: Sequence[str]) -> 
         "at": ragged_words([[key[i] for i in step.at] for step in steps]),
         "bindings": [{name: key[i] for name, i in sorted(step.bindings.items())} for step in steps],
         "removed": ragged_words([[key[i] for i in step.removed] for step in steps]),
-        "added": [[_record(node, key, node.id in gone) for node in step.added] for step in steps],
+        "added": [[_record(node, key, node.id in gone, told) for node in step.added] for step in steps],
         "rewired": [[[key[i], port, key[new]] for i, port, new in step.rewired] for step in steps],
         "cost_before": [step.cost_before for step in steps],
         "cost_after": [step.cost_after for step in steps],
@@ -131,8 +131,10 @@ def rule_sources(report: OptimizeReport) -> Json:
     return {rule: {"name": name, "line": line, "text": text} for rule, (name, line, text) in report.sources.items()}
 
 
-def _record(node: Node, key: Mapping[int, str], gone: bool) -> Json:
-    """A node that a step adds; one that a later step removes stands in no stage and says its family here."""
+def _record(node: Node, key: Mapping[int, str], gone: bool, told: set[str]) -> Json:
+    """A node that a step adds. One that a later step removes is in no stage: the first of its op says its family."""
+    says = gone and node.op not in told
+    told |= {node.op} if gone else set()
     return {
         "key": key[node.id],
         "op": node.op,
@@ -140,7 +142,7 @@ def _record(node: Node, key: Mapping[int, str], gone: bool) -> Json:
         "attrs": {k: attr_json(v) for k, v in node.attrs},
         "type": str(node.type),
         "name": node.name,
-        **({"family": family(node.op)} if gone else {}),
+        **({"family": family(node.op)} if says else {}),
     }
 
 

@@ -289,7 +289,7 @@ class RewriteStep:
     bindings: Json | None = column(None, "variable → key")
     removed: list[str] = column([], "node keys")
     added: list[Json] | None = column(
-        None, "node records `{key, op, inputs: [keys], attrs, type, name}`, `family` where a later step removes it"
+        None, "node records `{key, op, inputs: [keys], attrs, type, name}`, `family` at the first that is removed"
     )
     rewired: list[Any] | None = column(None, "list of `[node key, port, new input key]`; port −1 − i is output i")
     cost_before: JsonNumber = column(0, "µs, as `cost_after`")

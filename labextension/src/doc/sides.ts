@@ -35,7 +35,7 @@ interface Fresh {
   op: string;
   name: string;
   inputs: string[];
-  /** Of a node that a later step removes. */
+  /** Of the first node of its op that a later step removes. */
   family?: string;
 }
 
@@ -47,11 +47,13 @@ const GAP = 10,
 /** The graph by keys before step `k` of a pass, and after it. */
 function around(doc: GraphDoc, pass: Pass, k: number): [before: Graph, after: Graph] {
   const from = doc.stages[pass.from]!.nodes,
-    families = new Map([...from, ...(doc.stages[pass.to]?.nodes ?? [])].map(({ op, family }) => [op, family]));
-  const known = ({ op, name, family }: Fresh | NodeRecord, keys: readonly string[]): Known => ({
+    to = doc.stages[pass.to]?.nodes ?? [],
+    said = pass.rewrites.flatMap(({ added }) => (added ?? []) as unknown as Fresh[]).filter(({ family }) => family),
+    families = new Map([...said, ...from, ...to].map(({ op, family }) => [op, family!]));
+  const known = ({ op, name }: Fresh | NodeRecord, keys: readonly string[]): Known => ({
     op,
     name,
-    family: families.get(op) ?? family ?? "",
+    family: families.get(op) ?? "",
     inputs: keys,
   });
   const keysOf = (node: NodeRecord) => node.inputs.map(i => from[i]!.key),

@@ -127,7 +127,7 @@ interface Added {
   type: string;
   inputs: string[];
   attrs: NodeRecord["attrs"];
-  /** Of a node that a later step removes. */
+  /** Of the first node of its op that a later step removes. */
   family?: string;
 }
 
@@ -137,6 +137,7 @@ class Places {
   readonly wires: Wire[] = [];
   readonly #doc: GraphDoc;
   readonly #pass: Pass;
+  readonly #families = new Map<string, string>();
   readonly #to: Stage;
   readonly #names = new Map<string, string>();
   readonly #place = new Map<string, number>();
@@ -193,6 +194,7 @@ class Places {
     const known = this.#to.nodes[index ?? -1];
     const like = this.tenants[this.#place.get(added.inputs[0] ?? "") ?? 0]![0]!.node;
     const { key, op, name, type, inputs, attrs, family } = added;
+    if (family) this.#families.set(op, family);
     const node = known ?? {
       ...like,
       key,
@@ -202,7 +204,7 @@ class Places {
       label: "",
       type: this.#types.get(type) ?? -1,
       attrs,
-      family: family ?? "elementwise",
+      family: this.#families.get(op) ?? "elementwise",
       flags: inputs.length > 0 ? [] : ["leaf"],
     };
     const entity = known ? `node:${this.#to.index}.${index}` : `step:${this.#pass.index}.${s}`;
