@@ -140,6 +140,7 @@ def test_few_rows_read_every_weight_once(name: str) -> None:
     found = device("wgpu")
     target = Target("wgpu", "hardware", found.target.limits)
     few = (1, 40, 2048), (1, 6, 33), (2, 17, 64), (3, 64, 130), (4, 20, 511), (1, 1, 32), (8, 300, 1030)
+    few = *few, (2, 1060, 64), (1, 4102, 40)  # wide enough for columns side by side in a group
     for m, n, k in (*few, (9, 20, 64)):
         b = (n, k) if name == "matmul_bt" else (k, n)
         build = lambda m=m, n=n, k=k, b=b: ops.tanh(  # noqa: E731
