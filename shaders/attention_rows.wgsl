@@ -1,6 +1,5 @@
 // One invocation: 4 queries of one head. It walks the keys 4 at a time and keeps the largest score so far, the sum of
 // e^(score - largest), and the values weighted so; all shrink when a larger score comes. It reads every key once.
-// A soft cap keeps scores between -SOFTCAP and SOFTCAP; 0: none.
 fn unit(u: u32) {
     let head = u % HEADS;
     let kv = head / (HEADS / KV_HEADS);
@@ -38,14 +37,6 @@ fn unit(u: u32) {
         add_values(keys, kv, shrink, mat4x4<f32>(p0, p1, p2, p3), sees);
     }
     finish(first, head, highest, total);
-}
-
-fn capped(scores: mat4x4<f32>) -> mat4x4<f32> {
-    if (SOFTCAP == 0.0) {
-        return scores;
-    }
-    let x = scores * (1.0 / max(SOFTCAP, 1e-30));
-    return mat4x4<f32>(tanh(x[0]), tanh(x[1]), tanh(x[2]), tanh(x[3])) * SOFTCAP;
 }
 
 fn highest4(before: f32, scores: vec4<f32>) -> f32 {

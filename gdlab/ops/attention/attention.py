@@ -31,6 +31,8 @@ from gdlab.op import (
     want,
 )
 from gdlab.ops.attention.attention_grad import (
+    CAPPED_ROWS,
+    ROWS,
     alone,
     attention_grad_k,
     attention_grad_q,
@@ -53,7 +55,7 @@ from gdlab.ops.attention.cache import cached_attention
 PIECES = "attention_powers attention_elements attention_stores attention_scores attention_values attention_mask"
 TILES = f"attention_tiles_result attention_tiles_softmax attention_tiles_values attention_tiles {PIECES}"
 SHORT = f"attention_short_result attention_short {PIECES}"
-FILES = "attention_result attention_rows attention_four attention_scores attention_values attention_mask"
+REST = "attention_scores attention_values attention_mask"
 
 
 def _work(causal: bool) -> WorkRule:
@@ -83,9 +85,8 @@ def _kernel(causal: bool, windowed: bool = False) -> Shader:
     few = Shader(together(SHORT), _shared(causal, short), hardware=tiles, in_bounds=True)
     fixed = ("causal", causal), *(() if windowed else (("window", 0),))
     logarithm = Statistic("attention_lse", "logarithm", fixed)
-    return Shader(
-        together(FILES), _work(causal), hardware=few, numpy_form=attention_form, statistics=(logarithm,)
-    )  # fmt: skip
+    rows = together(f"attention_result {ROWS} {REST}")
+    return Shader(rows, _work(causal), hardware=few, numpy_form=attention_form, statistics=(logarithm,))
 
 
 # what every form wants ------------------------------------------------------------------------------------------------
@@ -372,7 +373,7 @@ def _check_capped(
 @fused(
     label="",
     family="contraction",
-    kernel=Shader(together(FILES), _work(causal=True), numpy_form=attention_form),
+    kernel=Shader(together(f"attention_result {CAPPED_ROWS} {REST}"), _work(causal=True), numpy_form=attention_form),
     samples=(
         _one(1, 1, 1, 1, 1, softcap=2.0, window=0), _one(5, 5, 3, 1, 3, softcap=0.5, window=0),
         _one(7, 7, 4, 2, 8, softcap=1.0, window=3), _one(33, 33, 2, 1, 16, softcap=30.0, window=99),

@@ -315,8 +315,10 @@ LSE_TILES = (
     "attention_tiles_logarithm attention_tiles_softmax attention_powers attention_tiles attention_elements "
     "attention_scores attention_mask"
 )
+ROWS = "attention_rows attention_no_softcap attention_four"
+CAPPED_ROWS = "attention_rows attention_softcap attention_four"
 LSE = Shader(
-    together("attention_logarithm attention_rows attention_four attention_scores attention_mask"), _lse_work,
+    together(f"attention_logarithm {ROWS} attention_scores attention_mask"), _lse_work,
     hardware=Shader(together(LSE_TILES), _lse_tiles, in_bounds=True), numpy_form=logarithm_form,
 )  # fmt: skip
 

@@ -25,7 +25,7 @@ from gdlab.op import (
     want,
 )
 from gdlab.op.numpy_form import KernelBuilder, KernelConstants
-from gdlab.ops.attention.attention_grad import alone, attend, constants, extents, flops, together
+from gdlab.ops.attention.attention_grad import CAPPED_ROWS, ROWS, alone, attend, constants, extents, flops, together
 from gdlab.ops.attention.attention_numpy import cap, of_seen
 
 
@@ -165,8 +165,7 @@ def cache_write_prefix(new: Value, cache: Value, pos: Value, count: Value) -> Te
 
 
 # reading --------------------------------------------------------------------------------------------------------------
-READS = "attention_cached attention_rows attention_four attention_scores attention_values"
-KEYS = "attention_keys attention_scores attention_values"  # on hardware
+READS = "attention_scores attention_values"
 KEY_GROUP = 256  # invocations that share the keys of a query
 
 
@@ -201,15 +200,15 @@ def _attend(
         out[:, :, int(valid[0]) :] = 0
 
 
-def _read_kernel(mask: str) -> Shader:
+def _read_kernel(mask: str, rows: str = ROWS) -> Shader:
     def work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
         numbers = constants(types[0], types[1], attrs)
         units, quads = -(-types[0].shape[0] // 4) * attrs["num_heads"], int(numbers["QUADS"])
         trips = (2 * quads + 1) * -(-types[1].shape[0] // 4) + 9 * quads
         return alone(units, trips, numbers, 4 * flops(types[0], types[1], attrs), extents(types, attrs))
 
-    keys = Shader(together(f"{KEYS} {mask}"), _key_work, in_bounds=True)
-    return Shader(together(f"{READS} {mask}"), work, hardware=keys, numpy_form=_read_form)
+    keys = Shader(together(f"attention_keys {READS} {mask}"), _key_work, in_bounds=True)
+    return Shader(together(f"attention_cached {rows} {READS} {mask}"), work, hardware=keys, numpy_form=_read_form)
 
 
 def _key_work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work | None:
@@ -330,7 +329,7 @@ def cached_block_attention(
     numpy=lambda q, k, v, pos, valid, num_heads, num_kv_heads, head_dim, softcap, window: _block_numpy(
         q, k, v, pos, valid, num_heads, num_kv_heads, head_dim, window, softcap
     ),
-    kernel=_read_kernel("attention_block_mask"),
+    kernel=_read_kernel("attention_block_mask", CAPPED_ROWS),
     family="contraction",
     any_dtype=True,
     no_grad="refuses",
