@@ -211,15 +211,16 @@ def _row_reads(d: Dispatch, c: Custom, rows: int, width: int) -> tuple[Read, ...
 
 
 def _attention(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
-    """Rows of a head: 4 that an invocation has alone, 8 or 64 that 128 invocations share, one that 256 share."""
-    if "OWN_HEADS" not in n:
+    """Rows of a head: 4 that an invocation has alone, 8 or 64 that 128 invocations share, one whose keys they share; of
+    chunks of its keys there is none."""
+    if "OWN_HEADS" not in n or n.get("CHUNKS", 1) > 1 and "attention_keys" in c.file:
         return None
     alone, width = "PIECES" in n, n["D"]
     by_keys = "attention_keys" in c.file
     rows = 4 if alone else 1 if by_keys else 8 if "attention_short" in c.file else 64
     elements = math.prod(d.type.shape)
     columns = n["OWN_HEADS"] * width if elements == n["OWN_ROWS"] * n["OWN_HEADS"] * width else n["OWN_HEADS"]
-    loop = Loop("keys", n["COLUMNS"], 4 if alone else 256 if by_keys else 64)
+    loop = Loop("keys", n["COLUMNS"], 4 if alone else d.workgroup_size[0] if by_keys else 64)
     own = n["OWN_ROWS"] * n["OWN_HEADS"] * width
     reads = []
     for k, operand in enumerate(d.operands[: len(c.names)]):

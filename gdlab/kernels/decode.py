@@ -19,7 +19,9 @@ def decode(text: Text, d: Dispatch) -> None:
         four = decodes_four(d, operand)
         function = "four" if four else "decoded"
         text.lines = [_calls(line, f"{name}[", f"{name}_{function}(u32(") for line in text.lines]
-        if four and operand.dtype in _PAIRS:
+        if four and operand.dtype in COLUMN_BLOCKS:
+            text.add(f"\n{COLUMN_BLOCKS[operand.dtype].format(name=name, columns=operand.shape[1])}")
+        elif four and operand.dtype in _PAIRS:
             text.add(f"\n{_PAIRS[operand.dtype].format(name=name)}")
         elif operand.dtype in _FUNCTIONS:
             text.add("\n" + _FUNCTIONS[operand.dtype](name, operand))
@@ -189,12 +191,17 @@ _OWN = re.compile(r"\b(byte|signed|half|word|part|signs|bits|number|decoded|four
 
 
 def decodes_four(d: Dispatch, operand: Operand) -> bool:
-    """Whether a kernel decodes four neighbours of an operand at a time: a product in registers, of rows in blocks of
-    ggml, whose steps are then read a quarter as often (lavapipe, 1, 4 and 8 rows times 1024 x 1024: q4_0 0.39, 0.44,
-    0.36 of the time, q4_k 0.20, 0.25, 0.29, q6_k 0.26, 0.28, 0.30; 2026-11-23)."""
-    kind = d.variant.split()[0] if d.matmul is not None and d.matmul.b == "nk" else ""
+    """Whether a kernel decodes four neighbours of an operand at a time: a product in registers or of few rows whose
+    steps lie side by side in a block, which is then read a quarter as often (lavapipe, 1, 4 and 8 rows times 1024 x
+    1024: q4_0 0.39, 0.44, 0.36 of the time, q4_k 0.20, 0.25, 0.29, q6_k 0.26, 0.28, 0.30, q4 and q8 0.3, 0.4, 0.45;
+    2026-11-23)."""
+    kind = d.variant.split()[0] if d.matmul is not None else ""
+    if d.matmul is None or kind not in ("registers", "vector") or operand is not d.operands[1]:
+        return False
+    if operand.dtype in COLUMN_BLOCKS:
+        return d.matmul.k % 4 == 0
     halves = kind == "vector" and operand.dtype in _PAIRS and operand.shape[-1] % 4 == 0
-    return halves or (kind in ("registers", "vector") and operand.dtype in _BODIES)
+    return d.matmul.b == "nk" and (halves or operand.dtype in _BODIES)
 
 
 def _block(name: str, operand: Operand, stride: int, four: bool) -> str:
@@ -220,6 +227,25 @@ def _stride(d: Dispatch) -> int:
     return dict(d.custom.integers).get("STRIDE", 0) if d.custom is not None else 0
 
 
+COLUMN_BLOCKS: dict[DType, str] = {  # four steps of a column, from a multiple of four on
+    DType.q4: """// q4: four steps of a column.
+fn {name}_four(k: u32, column: u32) -> vec4<f32> {{
+    let block = (k / 32u * {columns}u + column) * 5u;
+    let word = {name}[block + 1u + k % 32u / 8u] >> (k % 8u * 4u);
+    let codes = (vec4<u32>(word) >> vec4<u32>(0u, 4u, 8u, 12u)) & vec4<u32>(15u);
+    let step = unpack2x16float({name}[block]);
+    return step.y + step.x * vec4<f32>(codes);
+}}
+""",
+    DType.q8: """// q8: four steps of a column.
+fn {name}_four(k: u32, column: u32) -> vec4<f32> {{
+    let block = (k / 32u * {columns}u + column) * 9u;
+    let word = vec4<u32>({name}[block + 1u + k % 32u / 4u]);
+    let codes = bitcast<vec4<i32>>(word << vec4<u32>(24u, 16u, 8u, 0u)) >> vec4<u32>(24u);
+    return bitcast<f32>({name}[block]) * vec4<f32>(codes);
+}}
+""",
+}
 _PAIRS: dict[DType, str] = {
     DType.f16: """// f16, two in a word: four neighbours.
 fn {name}_four(q: u32) -> vec4<f32> {{

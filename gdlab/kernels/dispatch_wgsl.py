@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gdlab.base.errors import CompileError
 from gdlab.base.types import DType
 from gdlab.kernels.custom import custom
-from gdlab.kernels.decode import decode, decodes_four
+from gdlab.kernels.decode import COLUMN_BLOCKS, decode, decodes_four
 from gdlab.kernels.folds import reduce
 from gdlab.kernels.line_parts import LineParts, line_parts
 from gdlab.kernels.pieces import (
@@ -113,8 +113,10 @@ def _matmul(text: Text, d: Dispatch) -> None:
     bindings.declare(text)
     text.add("")
     (store4 if d.output in wide else store)(text, d, bindings, p.node)
-    wide_b = b in wide or decodes_four(d, d.operands[1])
-    product = Product(p, bindings.variable[a], bindings.variable[b], a in wide, wide_b, d.output in wide)
+    four = decodes_four(d, d.operands[1])
+    blocks = four and d.operands[1].dtype in COLUMN_BLOCKS
+    wide_b = b in wide or (four and not blocks)
+    product = Product(p, bindings.variable[a], bindings.variable[b], a in wide, wide_b, d.output in wide, blocks)
     WRITERS[kind](text, product, d.params)
 
 

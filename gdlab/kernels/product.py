@@ -17,7 +17,8 @@ MAIN = """fn main(
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product and its variables: `a` and `b` name bindings, which hold vec4 where `wide_a`, `wide_b`, `wide_out`."""
+    """A product and its variables: `a` and `b` name bindings, which hold vec4 where `wide_a`, `wide_b`, `wide_out`;
+    `blocks_b`: four steps of a column of b are decoded together, `{b}_four(k, column)`."""
 
     p: Matmul
     a: str
@@ -25,6 +26,7 @@ class Product:
     wide_a: bool
     wide_b: bool
     wide_out: bool
+    blocks_b: bool = False
 
     @property
     def node(self) -> int:

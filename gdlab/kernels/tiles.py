@@ -117,22 +117,28 @@ class Tile:
                 for kk in range(count)
                 for j in range(self.quads)
             ]
+        if self.product.blocks_b:
+            return self._by_columns(f"{b}_four(k, b{{c}}_at)")
         if p.b == "kn":
             at = "{b}[{k} * {n}u + b{c}_at]"
         elif not self.product.wide_b:
             at = "{b}[b{c}_at + {k}]"
-        else:  # four steps of one column lie side by side: turn four columns into four steps
-            lines = [f"let q{c} = {b}[(b{c}_at + {self._k(0)}) / 4u];" for c in range(4 * self.quads)]
-            return lines + [
-                f"let b{kk}_{j} = vec4<f32>({', '.join(f'q{4 * j + q}.{LANES[kk]}' for q in range(4))});"
-                for kk in range(count)
-                for j in range(self.quads)
-            ]
+        else:
+            return self._by_columns(f"{b}[(b{{c}}_at + k) / 4u]")
         return [
             f"let b{kk}_{j} = vec4<f32>("
             + ", ".join(at.format(b=b, k=self._k(kk), n=p.n, c=4 * j + q) for q in range(4))
             + ");"
             for kk in range(count)
+            for j in range(self.quads)
+        ]
+
+    def _by_columns(self, four: str) -> list[str]:
+        """Read four steps of each column at once, and turn four columns into four steps."""
+        lines = [f"let q{c} = {four.format(c=c)};" for c in range(4 * self.quads)]
+        return lines + [
+            f"let b{kk}_{j} = vec4<f32>({', '.join(f'q{4 * j + q}.{LANES[kk]}' for q in range(4))});"
+            for kk in range(4)
             for j in range(self.quads)
         ]
 

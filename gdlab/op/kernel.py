@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gdlab.base.types import Array, TensorType
+from gdlab.base.types import Array, Shape, TensorType
 from gdlab.op.numpy_form import NumpyForm
 
 Family = Literal[
@@ -55,7 +55,8 @@ class Work:
     neighbouring invocations may share (0: one invocation does a piece alone); the constants that its text names (ints
     become `u32`, floats `f32`); floating point operations. With `group` the file brings its own `main`, and `units`
     counts workgroups of `group` invocations. `tables` are constant arrays of u32; `trips` counts the loop turns of one
-    invocation, where they may be many; `extents` is what the label shows instead of units and length."""
+    invocation, where they may be many; `extents` is what the label shows instead of units and length. With `partial`
+    the file writes f32 of this shape, and the kernel's `fold` makes the result of it."""
 
     units: int
     length: int = 0
@@ -65,6 +66,7 @@ class Work:
     tables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     trips: int = 0
     extents: str = ""
+    partial: Shape = ()
 
 
 # (operand types, result type, attributes) -> the work, or None where this form does not fit
@@ -99,7 +101,8 @@ class Shader:
     per-step numbers it reads. `in_place` is the form of a cache write that leaves in the cache what it does not write:
     its operand 1 is then its result, and its work counts what is written. `in_bounds`: its indices follow from its
     constants alone, never from data, and stay inside the operands. `statistics`: what it can write besides, so that
-    other ops of the same operands need no kernels of their own.
+    other ops of the same operands need no kernels of their own. `fold`: a second dispatch, whose operand `chunks` is
+    what this one wrote, where its work is `partial`.
     """
 
     file: str
@@ -113,6 +116,7 @@ class Shader:
     in_bounds: bool = False
     numpy_form: NumpyForm | None = None
     statistics: tuple[Statistic, ...] = ()
+    fold: Shader | None = None
 
     @property
     def name(self) -> str:
@@ -122,7 +126,7 @@ class Shader:
     @property
     def forms(self) -> tuple[Shader, ...]:
         """The kernel itself, and every form of it for adapters."""
-        others = [form for form in (self.hardware, self.fours) if form is not None]
+        others = [form for form in (self.hardware, self.fours, self.fold) if form is not None]
         return self, *(form for other in others for form in other.forms)
 
 

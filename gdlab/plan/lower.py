@@ -298,6 +298,8 @@ class Lowering:
             stored = (self.terms.terms[t].op.name for t in parts.cluster.statistics)
             custom = replace(custom, results=tuple(names[op] for op in stored))
         parts.read_whole(core.inputs)
+        if work.partial and form.fold is not None:
+            custom, work = self._emit_partial(root, core, form.fold, custom, work, parts)
         chain = parts.epilogue()
         shape = f"{work.units}x{work.length}" if work.length else "x".join(map(str, core.type.shape))
         label = f"{labels.display(core.op.name)}[{work.extents or shape}]" + labels.suffix(chain)
@@ -305,6 +307,23 @@ class Lowering:
             "custom", root, parts, label, spread.custom(custom, self.target), epilogue=chain, custom=custom,
             scalars=kernel.scalars, flops=work.flops + core.type.num_elements * len(chain),
         )  # fmt: skip
+
+    def _emit_partial(
+        self, root: Term, core: Term, fold: Shader, custom: Custom, work: Work, parts: Parts
+    ) -> tuple[Custom, Work]:
+        """Write what a kernel computes part by part into scratch memory; return the dispatch that adds the parts up."""
+        scratch = TensorType(work.partial)
+        buffer = self._buffer(scratch, "intermediate", "", ())
+        self._append(
+            "custom", root, parts, f"{labels.display(core.op.name)}[{work.extents}]",
+            spread.custom(custom, self.target), (Result(buffer, scratch),), custom=custom, flops=work.flops,
+            nodes=(core.node,),
+        )  # fmt: skip
+        parts.operands, parts.index = [Operand(buffer, scratch.shape)], {}
+        types = tuple(self.terms.terms[i].type for i in core.inputs)
+        more = fold.work(types, core.type, dict(core.attrs))
+        assert more is not None  # a fold fits whatever its kernel does
+        return _custom(core, fold, fold, more, ("chunks",)), more
 
     def _emit_in_place(self, root: Term, core: Term, kernel: Shader, parts: Parts) -> None:
         """A cache write into the buffer of the parameter, which is then the result's."""

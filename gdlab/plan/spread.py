@@ -212,8 +212,9 @@ def custom(c: Custom, target: Target) -> Schedule:
     _check_trips(f"a piece of {c.form}", c.trips, c.node, target)
     if c.group:
         share = "shares what it reads" if c.units == 1 else "share what they read"
-        reason = f"{plural(c.units, 'group')} of {c.group} invocations {share}"
-        return Schedule("groups", reason, (c.group, 1, 1), grid(c.units, target.limits), (1, c.group))
+        size = _power(c.group, target.limits.invocations)
+        reason = f"{plural(c.units, 'group')} of {size} invocations {share}"
+        return Schedule("groups", reason, (size, 1, 1), grid(c.units, target.limits), (1, size))
     if "EACH" in dict(c.integers):
         return _registers(c, target)
     if not c.length:

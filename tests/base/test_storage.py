@@ -116,8 +116,11 @@ def loaded(g: Graph, seed: int = 0) -> dict[str, np.ndarray]:
     return feeds
 
 
+PRODUCTS = [(1, 1, 1), (3, 33, 5), (5, 100, 70), (17, 64, 66), (65, 31, 129), (130, 96, 132)]
+
+
 @pytest.mark.parametrize("dtype", LEAVES)
-@pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 1), (3, 33, 5), (17, 64, 66), (65, 31, 129), (130, 96, 132)])
+@pytest.mark.parametrize(("m", "k", "n"), PRODUCTS)
 @pytest.mark.parametrize("where", ["cpu", "wgpu", "hardware form"])
 def test_products_with_stored_weights(dtype: str, m: int, k: int, n: int, where: str) -> None:
     with Graph() as g:
