@@ -237,10 +237,10 @@ class ExecutionPlan:
         """Whether a dispatch of the plan itself (not of an update) reads per-step scalars."""
         return any(d.scalars for d in self.dispatches)
 
-    @property
-    def param_types(self) -> dict[str, TensorType]:
+    @cached_property
+    def param_types(self) -> Mapping[str, TensorType]:
         """Logical types of the parameters by name."""
-        return {n.name: n.type for n in self.graph.parameters}
+        return MappingProxyType({n.name: n.type for n in self.graph.parameters})
 
     @cached_property
     def derived_params(self) -> tuple[DerivedParam, ...]:

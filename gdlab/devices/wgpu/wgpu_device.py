@@ -57,6 +57,7 @@ RAW = (
     "ComputePassEncoderSetBindGroup",
     "ComputePassEncoderSetPipeline",
     "ComputePassEncoderWriteTimestamp",
+    "DeviceCreateBindGroup",
     "DeviceCreateCommandEncoder",
     "DeviceCreateShaderModuleTrusted",
     "DevicePoll",
@@ -375,13 +376,25 @@ class Gpu:
         return GPUShaderModule(label, raw, self.device)
 
     def group(self, where: str, pipeline: Pipeline, regions: Sequence[Region]) -> Any:
-        """A bind group of regions, in binding order."""
-        resources = [{"buffer": r.memory, "offset": r.offset, "size": r.nbytes} for r in regions]
-        entries = [{"binding": i, "resource": resource} for i, resource in enumerate(resources)]
+        """A bind group of regions, in binding order. Made by the raw call: plans have hundreds, and a session that is
+        opened makes them all."""
+        from wgpu.backends.wgpu_native._api import GPUBindGroup
+
+        rows = [
+            {"binding": i, "buffer": r.memory._internal, "offset": r.offset, "size": r.nbytes}
+            for i, r in enumerate(regions)
+        ]
+        entries = self.ffi.new("WGPUBindGroupEntry[]", rows)
+        fields = {"layout": pipeline.layout._internal, "entryCount": len(rows), "entries": entries}
+        descriptor = self.ffi.new("WGPUBindGroupDescriptor *", fields)
+        self.errors.capture("bindings")
         try:
-            return self.device.create_bind_group(layout=pipeline.layout, entries=entries)
-        except self.refused as error:
-            raise CompileError(where, "bindings", _told(error), "bindings that this adapter takes") from error
+            raw = self.raw.DeviceCreateBindGroup(self.d, descriptor)
+        finally:
+            error = self.errors.release("bindings")
+        if error:
+            raise CompileError(where, "bindings", _told(error[1]), "bindings that this adapter takes")
+        return GPUBindGroup("", raw, self.device)
 
     # talking to the queue ---------------------------------------------------------------------------------------------
     @contextlib.contextmanager
