@@ -139,15 +139,12 @@ fn signed(at: u32) -> f32 {
 }
 
 fn half(at: u32) -> f32 {
-    return unpack2x16float(byte(at) | (byte(at + 1u) << 8u)).x;
+    return unpack2x16float(words[at / 4u] >> (at % 4u * 8u)).x;
 }
 
 fn word(at: u32) -> u32 {
-    let low = words[at / 4u] >> (at % 4u * 8u);
-    if (at % 4u == 0u) {
-        return low;
-    }
-    return low | (words[at / 4u + 1u] << (32u - at % 4u * 8u));
+    let shift = at % 4u * 8u;
+    return (words[at / 4u] >> shift) | ((words[(at + 3u) / 4u] << 1u) << (31u - shift));
 }
 """
 _ONE = """fn part(at: u32, shift: u32, mask: u32) -> u32 {
