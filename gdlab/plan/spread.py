@@ -344,7 +344,7 @@ def _vectors(p: Matmul, limits: Limits) -> Schedule:
     room = limits.workgroup_bytes // (16 * p.m)  # each invocation's sums of four columns
     lanes = 1 << (min(limits.invocations, ROW_GROUP, room).bit_length() - 1)
     most = min(_power(p.k // 4, ROW_GROUP), lanes // wide)
-    parts = max(min(GROUP // wide, most), _power(min(-(-_VECTORS // quads), p.k // 8), most))
+    parts = max(min(GROUP // wide, most), _power(min(-(-_VECTORS // (quads * min(p.m, 2))), p.k // 8), most))
     return vectors_of(p, wide, parts, limits)
 
 
