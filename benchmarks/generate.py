@@ -24,9 +24,9 @@ from gdlab.base.words import nbytes
 from gdlab.devices.choose import device as choose_device
 from gdlab.devices.wgpu.wgpu_device import adapters
 from gdlab.generate import sequence as generate_sequence
-from gdlab.generate.plans import Plans
 from gdlab.generate.sampling import Sampling
 from gdlab.generate.sequence import CachedSequences
+from gdlab.generate.weight_plans import Plans
 from gdlab.graph import Graph
 from gdlab.load.pretrained import DTYPES, _graph
 from gdlab.models import TransformerLmConfig

@@ -14,10 +14,10 @@ from gdlab.base.closing import Closing
 from gdlab.base.errors import ArgumentError, GraphError
 from gdlab.base.words import duration, plural, sig
 from gdlab.generate.graphs import decode_graph
-from gdlab.generate.plans import LanguageModel, Plans
 from gdlab.generate.prompts import Prompts, Stop, Tokenizer, checked_prompts, checked_stop, texts_in
 from gdlab.generate.sampling import WHERE, Sampling, checked_sampling, whole_number
 from gdlab.generate.sequence import CachedSequences
+from gdlab.generate.weight_plans import LanguageModel, Plans
 from gdlab.session.builders import DeviceLike, resolve_device
 
 DEFAULT_TOKENS = 64

@@ -30,9 +30,9 @@ from gdlab.base.words import nbytes, near_hint
 from gdlab.graph import Graph
 from gdlab.load.safetensors_file import INDEX, WHOLE, SafeTensorsModel, load_safetensors
 from gdlab.load.stored import Settable, decoded_matrices, factors, with_formats
-from gdlab.models.checkpoint import EMBEDDING, HARMLESS, HINTS, repeats
 from gdlab.models.families import FAMILIES
 from gdlab.models.family import WHERE, Family, Request, Source
+from gdlab.models.public_checkpoint import EMBEDDING, HARMLESS, HINTS, repeats
 from gdlab.op.storage import written_in_place
 
 CONFIG, GENERATION = "config.json", "generation_config.json"

@@ -9,7 +9,7 @@ from gdlab import nn, ops
 from gdlab.base.errors import GraphError
 from gdlab.graph import Graph, Value
 from gdlab.models.blocks import check_extents, check_multiple
-from gdlab.models.encoder import BlockConfig, BlockNames, encoder_block, function
+from gdlab.models.encoder_block import BlockConfig, BlockNames, encoder_block, function
 
 WHERE = "text_encoder"
 Mode = Literal["inference", "masked", "training"]

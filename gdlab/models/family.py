@@ -16,7 +16,7 @@ import numpy as np
 from gdlab.base.errors import LoadError
 from gdlab.base.types import Array, Shape
 from gdlab.graph import Graph
-from gdlab.models.checkpoint import NO_ARITHMETIC
+from gdlab.models.public_checkpoint import NO_ARITHMETIC
 
 WHERE = "from_pretrained"
 LARGEST = 1 << 24  # of a field that counts: layers, widths, words

@@ -174,7 +174,7 @@ from gdlab.base.binding import BINDINGS
 homes = {"Value": "graph.value", "Graph": "graph.graph", "ExecutionPlan": "plan.records",
          "Session": "session.session", "Study": "study.study", "CompiledGraph": "compiled.compiled_graph",
          "EagerSession": "eager.eager_session", "GraphSession": "record.graph_session",
-         "GgufModel": "load.gguf.model", "PretrainedModel": "load.pretrained", "Tokens": "generate.tokens",
+         "GgufModel": "load.gguf.gguf_model", "PretrainedModel": "load.pretrained", "Tokens": "generate.tokens",
          "Report": "record.list_report", "Document": "view.document.document"}
 for cls, names in BINDINGS.items():
     owner = getattr(import_module(f"gdlab.{homes[cls]}"), cls) if cls in homes else import_module(f"gdlab.{cls}")

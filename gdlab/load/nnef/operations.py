@@ -14,8 +14,8 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.types import Shape
 from gdlab.graph import Value
+from gdlab.load.convolutions import Window, averaged, convolved, highest, same_border
 from gdlab.load.shared import Malformed, Unsupported, common, product
-from gdlab.load.windows import Window, averaged, convolved, highest, same_border
 from gdlab.ops import operators
 
 Operand = Value | float | int

@@ -13,7 +13,7 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.types import Array, Shape
 from gdlab.graph import Value
-from gdlab.load.onnx.layout import joined, permuted, reshaped, taken
+from gdlab.load.onnx.onnx_layout import joined, permuted, reshaped, taken
 from gdlab.load.onnx.tensor import Call, Table, Tensor, axis_of, fitted, known
 from gdlab.load.shared import Malformed, Unsupported
 

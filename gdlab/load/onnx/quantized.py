@@ -11,12 +11,12 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.types import Shape
 from gdlab.graph import Value
-from gdlab.load.onnx.layers import image_rank, kernel_size, window_of
-from gdlab.load.onnx.layout import repeated_blocks, reshaped
+from gdlab.load.convolutions import convolved
 from gdlab.load.onnx.numbers import bounds_of
+from gdlab.load.onnx.onnx_layers import image_rank, kernel_size, window_of
+from gdlab.load.onnx.onnx_layout import repeated_blocks, reshaped
 from gdlab.load.onnx.tensor import DTYPES, Call, Table, Tensor, axis_of, fitted, known
 from gdlab.load.shared import Malformed, Unsupported, product
-from gdlab.load.windows import convolved
 
 EXACT = 1 << 24  # whole numbers up to it are f32's
 Multiply = Callable[[Value, Value], Value]

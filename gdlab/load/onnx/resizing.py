@@ -12,7 +12,7 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.types import Array
 from gdlab.graph import Value
-from gdlab.load.onnx.layout import repeated, taken
+from gdlab.load.onnx.onnx_layout import repeated, taken
 from gdlab.load.onnx.tensor import Call, Table, Tensor, axis_of, fitted, known
 from gdlab.load.shared import Malformed, Unsupported
 

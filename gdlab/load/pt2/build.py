@@ -16,14 +16,14 @@ from gdlab.base.errors import GdlabError, LoadError
 from gdlab.base.types import Array
 from gdlab.graph import Graph
 from gdlab.graph.source import Location
-from gdlab.load.onnx.layout import joined, reshaped, taken
 from gdlab.load.onnx.numbers import bounds_of_input, rounded
+from gdlab.load.onnx.onnx_layout import joined, reshaped, taken
 from gdlab.load.onnx.tensor import Home, Tensor, kind_of, known
 from gdlab.load.pt2.archive import WHERE
+from gdlab.load.pt2.aten_layers import LAYERS
+from gdlab.load.pt2.aten_layout import LAYOUT, VIEWS, dropout_in_place
+from gdlab.load.pt2.aten_math import MATH
 from gdlab.load.pt2.call import CODES, Aten, Table, Translate, bound, unknown_arguments
-from gdlab.load.pt2.layers import LAYERS
-from gdlab.load.pt2.layout import LAYOUT, VIEWS, dropout_in_place
-from gdlab.load.pt2.math import MATH
 from gdlab.load.pt2.program import AtenNode, Meta, Program, Ref
 from gdlab.load.shared import Malformed, Unsupported, check_growth, refused
 

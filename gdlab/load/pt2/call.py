@@ -17,9 +17,9 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.types import Array, Shape
 from gdlab.graph import Value
-from gdlab.load.onnx.layout import reshaped
-from gdlab.load.onnx.model import TABLE as ONNX
 from gdlab.load.onnx.numbers import settled
+from gdlab.load.onnx.onnx_layout import reshaped
+from gdlab.load.onnx.onnx_model import TABLE as ONNX
 from gdlab.load.onnx.tensor import DTYPES, Call, Home, NodeRecord, Tensor, axis_of, kind_of, known
 from gdlab.load.pt2.program import AtenNode, Dtype, Meta, Opaque
 from gdlab.load.shared import Malformed, Unsupported

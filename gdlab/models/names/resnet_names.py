@@ -23,7 +23,7 @@ from gdlab.models.family import (
     only,
     read_fields,
 )
-from gdlab.models.names.encoders import (
+from gdlab.models.names.encoder_names import (
     BATCH_NORM,
     activation,
     architecture,
@@ -125,7 +125,7 @@ def _is_norm(names: ResNetNames, name: str) -> bool:
     return any(layer.endswith(norm) for _, norm in (names.stem, *names.parts, names.shortcut))
 
 
-FAMILY = Family(
+RESNET_FAMILY = Family(
     ("resnet",), config, build, sources, ("inference", "training"), "resnet.",
     ("fc.weight", "fc.bias", "classifier.1.weight", "classifier.1.bias"),
     length=lambda config: config.image_size,

@@ -7,7 +7,7 @@ from typing import Any
 
 from gdlab.base.errors import ArgumentError, LoadError
 from gdlab.graph import Graph
-from gdlab.models.encoder import FUNCTIONS
+from gdlab.models.encoder_block import FUNCTIONS
 from gdlab.models.family import LARGEST, WHERE, Fields, Request, Source, Sources, one_of
 
 activation = one_of(**{name: name for name in FUNCTIONS})

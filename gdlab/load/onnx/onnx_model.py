@@ -24,12 +24,12 @@ from gdlab.base.types import Array
 from gdlab.base.words import plural
 from gdlab.graph import Graph
 from gdlab.load.onnx.bodies import body_of, has_body
-from gdlab.load.onnx.functions import FUNCTIONS
 from gdlab.load.onnx.indexing import INDEXING
-from gdlab.load.onnx.layers import LAYERS
-from gdlab.load.onnx.layout import LAYOUT
-from gdlab.load.onnx.math import MATH
 from gdlab.load.onnx.numbers import bounds_of_input, rounded, settled
+from gdlab.load.onnx.onnx_functions import FUNCTIONS
+from gdlab.load.onnx.onnx_layers import LAYERS
+from gdlab.load.onnx.onnx_layout import LAYOUT
+from gdlab.load.onnx.onnx_math import MATH
 from gdlab.load.onnx.proto import WHERE, InputRecord, ModelRecord, read
 from gdlab.load.onnx.quantized import QUANTIZED
 from gdlab.load.onnx.recurrent import RECURRENT

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from gdlab.graph import Graph
-from gdlab.models.encoder import BlockNames
+from gdlab.models.encoder_block import BlockNames
 from gdlab.models.family import Family, Field, Fields, Request, Sources, anything, natural, only, read_fields
-from gdlab.models.names.encoders import activation, architecture, check_request, depth, sources_of
+from gdlab.models.names.encoder_names import activation, architecture, check_request, depth, sources_of
 from gdlab.models.whisper import OPENAI, WhisperConfig, WhisperNames, whisper_encoder
 
 TRANSFORMERS = WhisperNames(
@@ -69,7 +69,7 @@ def sources(config: WhisperConfig) -> Sources:
     return sources_of(whisper_encoder(config), "model." if config.names == TRANSFORMERS else "")
 
 
-FAMILY = Family(
+WHISPER_FAMILY = Family(
     ("whisper",), config, build, sources, ("inference",), "model.",
     ("model.decoder.*", "decoder.*", "proj_out.weight"), length=lambda config: config.n_audio_ctx, assumed="",
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any, cast
 from gdlab.base.errors import ArgumentError
 from gdlab.graph import Graph
 from gdlab.models.bert import BERT, Mode, Task, TextConfig, TextNames, text_encoder
-from gdlab.models.encoder import BlockNames
+from gdlab.models.encoder_block import BlockNames
 from gdlab.models.family import (
     WHERE,
     Family,
@@ -23,7 +23,7 @@ from gdlab.models.family import (
     positive,
     read_fields,
 )
-from gdlab.models.names.encoders import (
+from gdlab.models.names.encoder_names import (
     activation,
     architecture,
     check_training,

@@ -9,7 +9,7 @@ from typing import Any, cast
 from gdlab.base.errors import LoadError
 from gdlab.graph import Graph
 from gdlab.models import blocks
-from gdlab.models.encoder import BlockNames
+from gdlab.models.encoder_block import BlockNames
 from gdlab.models.family import (
     WHERE,
     Family,
@@ -25,7 +25,7 @@ from gdlab.models.family import (
     positive,
     read_fields,
 )
-from gdlab.models.names.encoders import (
+from gdlab.models.names.encoder_names import (
     activation,
     architecture,
     check_request,
@@ -157,7 +157,7 @@ def sources(config: VitConfig) -> Sources:
     return sources_of(vit_encoder(config), prefix, (TRANSFORMERS.head,), PACKED if config.names == TORCHVISION else {})
 
 
-FAMILY = Family(
+VIT_FAMILY = Family(
     ("vit",), config, build, sources, ("inference", "training"), "vit.",
     ("*pooler.dense.*", "classifier.weight", "classifier.bias", "head.weight", "head.bias"),
     length=lambda config: config.image_size,

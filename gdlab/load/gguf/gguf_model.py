@@ -25,7 +25,7 @@ from gdlab.base.words import plural
 from gdlab.graph import Graph
 from gdlab.load.gguf.container import WHERE, Container, Field, read_container
 from gdlab.load.gguf.fields import read_config
-from gdlab.load.names.llama import our_name, rotated_by
+from gdlab.load.gguf.tensor_names import our_name, rotated_by
 from gdlab.load.stored import Settable, factors, with_formats
 from gdlab.models import TransformerLmConfig, transformer_lm
 from gdlab.models.lm import Mode, cache_names

@@ -13,7 +13,7 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.types import Array, Shape
 from gdlab.graph import Value
-from gdlab.load.onnx.layout import reshaped
+from gdlab.load.onnx.onnx_layout import reshaped
 from gdlab.load.onnx.tensor import DTYPES, HALVES, Call, Kind, Table, Tensor, Translate, axis_of, fitted, kind_of, known
 from gdlab.load.shared import Malformed, Unsupported, common
 from gdlab.ops import operators

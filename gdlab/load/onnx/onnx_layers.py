@@ -11,10 +11,10 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.types import Shape
 from gdlab.graph import Value
-from gdlab.load.onnx.layout import broadcast, reshaped
+from gdlab.load.convolutions import Border, Window, averaged, convolved, highest, same_border, transposed
+from gdlab.load.onnx.onnx_layout import broadcast, reshaped
 from gdlab.load.onnx.tensor import Call, Table, Tensor, axis_of, fitted
 from gdlab.load.shared import Malformed, Unsupported, common, product
-from gdlab.load.windows import Border, Window, averaged, convolved, highest, same_border, transposed
 
 
 # products -------------------------------------------------------------------------------------------------------------

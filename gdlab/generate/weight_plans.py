@@ -16,7 +16,7 @@ from gdlab.compiled import CompiledGraph, build_compiled_graph
 from gdlab.compiled.build_compiled import DEFAULT, DEFAULT_LIMITS, Options, build_graph
 from gdlab.compiled.compiled_graph import Signature
 from gdlab.devices.base import Device, Shared
-from gdlab.generate.batch import batched, cache_name
+from gdlab.generate.batched_decode import batched, cache_name
 from gdlab.generate.graphs import caches_of, decode_graph, prefill_graph
 from gdlab.graph import Graph
 from gdlab.plan.records import ExecutionPlan

@@ -11,12 +11,12 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.types import Array, Shape
 from gdlab.graph import Value
-from gdlab.load.onnx.layers import pool_window
-from gdlab.load.onnx.layout import permuted, reshaped
-from gdlab.load.onnx.math import binary, folded, reduced, shaped, unary
+from gdlab.load.convolutions import averaged
+from gdlab.load.onnx.onnx_layers import pool_window
+from gdlab.load.onnx.onnx_layout import permuted, reshaped
+from gdlab.load.onnx.onnx_math import binary, folded, reduced, shaped, unary
 from gdlab.load.onnx.tensor import DTYPES, Call, Table, Tensor, Translate, axis_of, fitted, known
 from gdlab.load.shared import Malformed, Unsupported, common
-from gdlab.load.windows import averaged
 
 MOST_TAPS = 64  # channels that LRN adds up one by one
 
