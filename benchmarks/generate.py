@@ -31,7 +31,7 @@ from gdlab.graph import Graph
 from gdlab.load.pretrained import DTYPES, _graph
 from gdlab.models import TransformerLmConfig
 from gdlab.models.families import FAMILIES
-from gdlab.models.family import Request
+from gdlab.models.family import GraphRequest
 from gdlab.op.storage import written_in_place
 
 Array = np.ndarray[Any, Any]
@@ -79,7 +79,7 @@ class RandomModel:
 
     @cached_property
     def _made(self) -> tuple[Graph, frozenset[str]]:
-        return _graph(FAMILIES["llama"], self.config, Request(self.mode, self.length), self.dtype)
+        return _graph(FAMILIES["llama"], self.config, GraphRequest(self.mode, self.length), self.dtype)
 
     @property
     def graph(self) -> Graph:

@@ -14,7 +14,7 @@ from gdlab.models.family import (
     Family,
     Field,
     Fields,
-    Request,
+    GraphRequest,
     Sources,
     anything,
     flag,
@@ -123,7 +123,7 @@ def distilbert(fields: Mapping[str, Any]) -> TextConfig:
                       dense_activation="relu", names=DISTILBERT)  # fmt: skip
 
 
-def build(config: TextConfig, request: Request) -> Graph:
+def build(config: TextConfig, request: GraphRequest) -> Graph:
     """Make the graph."""
     check_training(request, config.trainable)
     if request.length > config.longest:

@@ -14,7 +14,7 @@ from gdlab.models.family import (
     Family,
     Field,
     Fields,
-    Request,
+    GraphRequest,
     Sources,
     anything,
     flag,
@@ -104,7 +104,7 @@ def config(fields: Mapping[str, Any]) -> ResNetConfig:
     return ResNetConfig(**read_fields(fields, FIELDS), classes=labels(fields) if classified else 0, names=TRANSFORMERS)
 
 
-def build(config: ResNetConfig, request: Request) -> Graph:
+def build(config: ResNetConfig, request: GraphRequest) -> Graph:
     """Make the graph for images of side `length`."""
     check_training(request, config.trainable and config.classes > 1)
     return residual_network(replace(config, image_size=request.length), request.batch, cast(blocks.Mode, request.mode))

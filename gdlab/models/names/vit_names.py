@@ -15,7 +15,7 @@ from gdlab.models.family import (
     Family,
     Field,
     Fields,
-    Request,
+    GraphRequest,
     Sources,
     anything,
     flag,
@@ -144,7 +144,7 @@ def _torchvision(fields: Mapping[str, Any], name: re.Match[str]) -> VitConfig:
     return VitConfig(**given, names=TORCHVISION)
 
 
-def build(config: VitConfig, request: Request) -> Graph:
+def build(config: VitConfig, request: GraphRequest) -> Graph:
     """Make the graph; its image has the extent that the table of positions has."""
     why = "the side of its images: the model has positions for no other"
     check_request(request, config.image_size, why, config.trainable and config.classes > 1)

@@ -8,7 +8,7 @@ from typing import Any
 
 from gdlab.graph import Graph
 from gdlab.models.encoder_block import BlockNames
-from gdlab.models.family import Family, Field, Fields, Request, Sources, anything, natural, only, read_fields
+from gdlab.models.family import Family, Field, Fields, GraphRequest, Sources, anything, natural, only, read_fields
 from gdlab.models.names.encoder_names import activation, architecture, check_request, depth, sources_of
 from gdlab.models.whisper import OPENAI, WhisperConfig, WhisperNames, whisper_encoder
 
@@ -58,7 +58,7 @@ def config(fields: Mapping[str, Any]) -> WhisperConfig:
     return WhisperConfig(**read_fields(fields, FIELDS), names=TRANSFORMERS)
 
 
-def build(config: WhisperConfig, request: Request) -> Graph:
+def build(config: WhisperConfig, request: GraphRequest) -> Graph:
     """Make the graph; its spectrogram has the extent that the table of positions has."""
     check_request(request, config.n_audio_ctx, "the positions that the encoder has: pad the spectrogram with silence")
     return whisper_encoder(config, request.batch)
