@@ -19,14 +19,14 @@ from gdlab.compiled.boundary_values import Layout, Port, accept, given_out, layo
 from gdlab.compiled.handles import Handles
 from gdlab.compiled.residency import Residency
 from gdlab.compiled.views import Arena, Views, arena_of, convert_into
-from gdlab.devices.base import BufferCopy, Counters, Readback
+from gdlab.devices.base import BufferCopy, QueueCounters, Readback
 from gdlab.session import Session
 from gdlab.session.profile import SessionProfile
 
 T = TypeVar("T")
 Read = Callable[[str, Port, Any], Array]
 REMEDY = "set_param, initialize(seed) or load_params"
-COUNTED = tuple(field.name for field in fields(Counters))
+COUNTED = tuple(field.name for field in fields(QueueCounters))
 NAMES = (*COUNTED, "arenas_retired", "moe_sync_points")
 LONG_FLOPS = 1 << 29  # of a forward that takes tens of milliseconds
 LONG_SECONDS = 0.03

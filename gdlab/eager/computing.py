@@ -19,7 +19,7 @@ import numpy as np
 from gdlab.base.errors import DTypeError
 from gdlab.base.formats import decode, encode
 from gdlab.base.types import Array, TensorType, u32
-from gdlab.devices.base import Bound, Copy, Counters, Device, Item, Queue, Region
+from gdlab.devices.base import Bound, Copy, Device, Item, Queue, QueueCounters, Region
 from gdlab.devices.fit import round_up
 from gdlab.eager.references import AllocatorStats, AnyBuffer, Block
 from gdlab.graph import Attrs, attrs_key
@@ -27,7 +27,7 @@ from gdlab.op import REGISTRY
 from gdlab.ops.random import at_step
 from gdlab.plan.dispatch import SCALARS, Dispatch
 from gdlab.plan.piece import Piece, piece
-from gdlab.plan.records import Buffer
+from gdlab.plan.records import PlanBuffer
 from gdlab.plan.target import Target
 
 PIECES, BINDINGS = 4096, 16384  # kept at most; beyond it all are made again
@@ -38,7 +38,7 @@ Place = tuple[Hashable, tuple[int, ...]]  # what is bound, and the identities of
 class Engine(ABC):
     """Memory and arithmetic of a session."""
 
-    counters: Counters
+    counters: QueueCounters
     target: Target | None = None
 
     def __init__(self) -> None:
@@ -183,7 +183,7 @@ class QueueEngine(Engine):
         """On cpu."""
         return self.immediate
 
-    def nbytes(self, buffer: Buffer) -> int:
+    def nbytes(self, buffer: PlanBuffer) -> int:
         """Bytes of a buffer here: NumPy keeps weights of storage dtypes decoded."""
         return 4 * TensorType(buffer.shape).num_elements if self.immediate else buffer.nbytes
 
@@ -302,7 +302,7 @@ class QueueEngine(Engine):
         return self.bound(place, made.dispatches, {b.id: b for b in made.buffers}, at)
 
     def bound(
-        self, place: Place, dispatches: Sequence[Dispatch], buffers: dict[int, Buffer], at: dict[int, Block]
+        self, place: Place, dispatches: Sequence[Dispatch], buffers: dict[int, PlanBuffer], at: dict[int, Block]
     ) -> tuple[Item, ...]:
         """Return dispatches bound to memory, kept under `place` for as long as that memory."""
         known = self._bindings.get(place)
@@ -320,7 +320,7 @@ class QueueEngine(Engine):
             self._bound_to[id(block.memory)].add(place)
         return items
 
-    def _region(self, buffer: Buffer, block: Block) -> Region:
+    def _region(self, buffer: PlanBuffer, block: Block) -> Region:
         if not self.immediate:
             return Region(block.memory, 0, min(round_up(buffer.nbytes), int(block.memory.size)))
         dtype = np.dtype(np.float32) if buffer.dtype.is_storage else buffer.dtype.numpy
@@ -361,7 +361,7 @@ class ReferenceEngine(Engine):
     def __init__(self, dtype: np.dtype[Any]) -> None:
         super().__init__()
         self.dtype, self.step = dtype, 0
-        self.counters = Counters()
+        self.counters = QueueCounters()
 
     def _make(self, nbytes: int) -> Any:
         return None

@@ -20,7 +20,7 @@ from gdlab.eager.references import AnyBuffer, Block
 from gdlab.eager.rules import rule as rule_of_function
 from gdlab.eager.wide import moved
 from gdlab.plan.dispatch import Dispatch, ParameterUpdate, Stretch
-from gdlab.plan.records import Buffer
+from gdlab.plan.records import PlanBuffer
 from gdlab.plan.rules import RULES, rule_of
 from gdlab.plan.target import Target
 from gdlab.plan.update import update_dispatches
@@ -243,14 +243,14 @@ def _move_wide(rule: Optimizer, t: int, rows: Sequence[Row]) -> None:
 @lru_cache(maxsize=256)
 def _dispatches(
     rule: str, types: tuple[TensorType, ...], target: Target
-) -> tuple[tuple[Dispatch, ...], dict[int, Buffer]]:
+) -> tuple[tuple[Dispatch, ...], dict[int, PlanBuffer]]:
     """Return the dispatches that move parameters of these types, and their buffers: of each parameter itself, its
     states and its gradient, in order."""
-    record, buffers, moving = RULES[rule], dict[int, Buffer](), list[ParameterUpdate]()
+    record, buffers, moving = RULES[rule], dict[int, PlanBuffer](), list[ParameterUpdate]()
     for node, type in enumerate(types):
         first = len(buffers)
         ids = tuple(range(first, first + 2 + len(record.state)))
-        buffers |= {i: Buffer(i, type.size_bytes, f32, type.shape, "state", "", (node,)) for i in ids}
+        buffers |= {i: PlanBuffer(i, type.size_bytes, f32, type.shape, "state", "", (node,)) for i in ids}
         whole = (Stretch(type.num_elements),)
         moving.append(ParameterUpdate(type, ids[:-1], ids[-1], whole, node))
     return update_dispatches(record, moving, target), buffers

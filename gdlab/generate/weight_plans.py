@@ -15,7 +15,7 @@ from gdlab.base.types import TensorType
 from gdlab.compiled import CompiledGraph, build_compiled_graph
 from gdlab.compiled.build_compiled import DEFAULT, DEFAULT_LIMITS, Options, build_graph
 from gdlab.compiled.compiled_graph import Signature
-from gdlab.devices.base import Device, Shared
+from gdlab.devices.base import Device, SharedBuffers
 from gdlab.generate.batched_decode import batched, cache_name
 from gdlab.generate.graphs import caches_of, decode_graph, prefill_graph
 from gdlab.graph import Graph
@@ -77,7 +77,7 @@ class Template:
         homes = {**names, **packed}  # a packed parameter is the same in all plans of the weights
         pairs = tuple((buffer, theirs[homes[name]]) for name, buffer in plan.stored_params if name in homes)
         common = {ours: holders[name] for ours, name in names.items()}
-        made = Session(LoadedPlan(plan, loaded.device, Shared(loaded.program, pairs)), self.nodes, common)
+        made = Session(LoadedPlan(plan, loaded.device, SharedBuffers(loaded.program, pairs)), self.nodes, common)
         compiled = CompiledGraph(made, self.report, self.signature)
         compiled.share(other)
         return compiled

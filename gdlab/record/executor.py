@@ -40,7 +40,7 @@ from gdlab.devices.base import (
 )
 from gdlab.devices.choose import device as chosen_device
 from gdlab.devices.fit import ALIGN, free_bytes, round_up
-from gdlab.plan.records import Buffer as PieceBuffer
+from gdlab.plan.records import PlanBuffer as PieceBuffer
 from gdlab.record.buffers import Allocation, Buffer, checked_layout
 from gdlab.record.compute_graph import Node
 from gdlab.record.operation import Operation, Part

@@ -12,7 +12,7 @@ from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import SessionError, UnknownNameError, unknown_name
 from gdlab.base.types import Array
 from gdlab.base.words import plural
-from gdlab.devices.base import Counters, Device, DeviceInfo, Shared
+from gdlab.devices.base import Device, DeviceInfo, QueueCounters, SharedBuffers
 from gdlab.graph import Value
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import ExecutionPlan, Update
@@ -229,7 +229,7 @@ class Session(Closing):
         return self.progress.steps
 
     @property
-    def traffic(self) -> Counters:
+    def traffic(self) -> QueueCounters:
         """Running totals: forwards (steps), dispatches, submissions, uploads and readbacks with their bytes, …"""
         return self.loaded.program.counters
 
@@ -545,7 +545,7 @@ def open_session(
     return Session(LoadedPlan(plan, device, buffers), nodes, common)
 
 
-def _shared(plan: ExecutionPlan, device: Device, other: Session, names: Collection[str]) -> Shared:
+def _shared(plan: ExecutionPlan, device: Device, other: Session, names: Collection[str]) -> SharedBuffers:
     """Return the parameters `names` of a plan as buffers of another session on the same device."""
     where = "share_parameters_from"
     if not isinstance(other, Session) or other.closed:
@@ -570,7 +570,7 @@ def _shared(plan: ExecutionPlan, device: Device, other: Session, names: Collecti
             wanted = f"one stored in {here}" + ("" if name in names else ", shared too")
             raise SessionError(where, f"parameter {name}", f"one stored in {there}", wanted)
     places = dict(theirs.stored_params)
-    return Shared(other.loaded.program, tuple((b, places[name]) for name, b in stored))
+    return SharedBuffers(other.loaded.program, tuple((b, places[name]) for name, b in stored))
 
 
 def _storage_of(plan: ExecutionPlan, name: str) -> str:

@@ -24,7 +24,7 @@ from gdlab.compiled import CompiledGraph
 from gdlab.devices.base import Device
 from gdlab.graph import Graph, Value, shown_names
 from gdlab.op import Safety
-from gdlab.plan.records import ExecutionPlan, Missed
+from gdlab.plan.records import ExecutionPlan, MissedFusion
 from gdlab.plan.target import CompileOptions
 from gdlab.rewrite import OptimizeReport
 from gdlab.rewrite.explain.report import LIMITS
@@ -188,7 +188,7 @@ class Study:
         return self.execution.plan
 
     @property
-    def missed(self) -> tuple[Missed, ...]:
+    def missed(self) -> tuple[MissedFusion, ...]:
         """Return the plan-level fusions that were not made, with reasons."""
         return self.plan.missed
 

@@ -17,7 +17,7 @@ from gdlab.base.types import Array, u32
 from gdlab.compiled import EXTENT, ExtentReport, bounded, bounded_with_gradients
 from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY, Cut, Leaf, Op, Sample, Tag
-from gdlab.op.follow import Setting, State, follow
+from gdlab.op.follow import Setting, ValueFacts, follow
 from gdlab.op.reference import evaluate
 
 MOST = 1000  # elements of an operand: wider rows say nothing new here
@@ -158,7 +158,7 @@ def verdict_of(case: Case) -> tuple[tuple[tuple[Tag, ...], ...], tuple[Tag, ...]
     node = (graph := build(case).graph).nodes[-1]
     types, shapes = [graph.node(i).type for i in node.inputs], case.sample.shapes
     if not case.op.broadcasts:
-        verdict, state = follow(case.op, types, [State(tags) for tags in case.tags], node, Setting(case.upper))
+        verdict, state = follow(case.op, types, [ValueFacts(tags) for tags in case.tags], node, Setting(case.upper))
         return verdict.operands, state.tags
     pairs = zip(shapes, case.tags, strict=True)
     found = {tag.on(tag.axis - len(shape)) for shape, tags in pairs for tag in tags}
