@@ -17,7 +17,7 @@ BAR = 1.15
 
 
 @dataclass(frozen=True, slots=True)
-class Footprint:
+class PlanFootprint:
     """Bytes of a plan: what its slots take, and the most that is alive at any one dispatch, unrounded."""
 
     name: str
@@ -128,11 +128,11 @@ NETWORKS: dict[str, tuple[Callable[[], Graph], PlanMode]] = {
 }
 
 
-def footprint(name: str, target: Target) -> Footprint:
+def footprint(name: str, target: Target) -> PlanFootprint:
     """Of one network, compiled as a session would."""
     build, mode = NETWORKS[name]
     plan = compiled(build(), SessionConfig(mode=mode), target).plan
-    return Footprint(name, plan.memory.physical_bytes, live_bytes(plan), sum(plan.buffer_sizes))
+    return PlanFootprint(name, plan.memory.physical_bytes, live_bytes(plan), sum(plan.buffer_sizes))
 
 
 def memory_rows() -> Iterator[Row]:

@@ -29,7 +29,7 @@ from gdlab.plan import compile as compile_graph
 from gdlab.plan.records import PlanMode
 from gdlab.plan.target import CompileOptions
 from gdlab.session import Session, open_session, resolve_device
-from gdlab.session.checkpoint import Snapshot
+from gdlab.session.checkpoint import CheckpointContent
 from gdlab.session.run.conditions import parse_test
 from gdlab.session.run.lookout import Lookout
 from gdlab.study.study import Study
@@ -69,7 +69,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class Report:
+class EngineReport:
     """An engine's figures so far: steps made, seconds in steps, reductions and waiting, bytes, its own last loss, and
     the median over the last updates of the time that its own step took. `reductions`: how many were made; `read` and
     `write`: seconds in which all gradients go to the host and back, measured before the first step; `error`: that of
@@ -96,7 +96,7 @@ class Ended:
     the engines that raised; `differing`: the parameter that is not the same everywhere; `stopped`: by a person;
     `condition`: why a condition ended the run."""
 
-    report: Report
+    report: EngineReport
     losses: list[float] = field(default_factory=list)
     checkpoint: str = ""
     failed: tuple[int, ...] = ()
@@ -115,7 +115,7 @@ def run(job: Job) -> Ended:
 
     meeting = Meeting(MPI.COMM_WORLD if job.mpi else MPI.COMM_SELF, job.wire)
     with stop_signal() as stop:
-        return _Part(job, meeting, stop).run()
+        return _EnginePart(job, meeting, stop).run()
 
 
 def open_study(
@@ -145,13 +145,13 @@ def stop_signal() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-class _Part:
+class _EnginePart:
     """The part of one engine while it runs. Every engine makes the same collective calls in the same order, whatever
     fails: an error is kept until all have voted."""
 
     def __init__(self, job: Job, meeting: Meeting, stop: threading.Event) -> None:
         self.job, self.meeting, self.stop = job, meeting, stop
-        self.report, self.losses = Report(step=job.first), list[float]()
+        self.report, self.losses = EngineReport(step=job.first), list[float]()
         self.recent: deque[float] = deque(maxlen=LATE_STEPS)
         self.saved_at, self.saved_step, self.told_at = time.monotonic(), job.first, 0.0
         self.error: BaseException | None = None
@@ -226,7 +226,7 @@ class _Part:
             comm.Bcast(data)
             tensors[name] = data
         if not root:
-            session.restore(Snapshot(tensors, adam_step, adam, states))
+            session.restore(CheckpointContent(tensors, adam_step, adam, states))
         session.values.unset_parameters.have(session.param_names())
 
     # the steps --------------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ class _Part:
         self.report.median = statistics.median(self.recent) if self.recent else 0.0
         from ipyparallel.datapub import publish_data
 
-        fields: Mapping[str, Any] = {name: getattr(self.report, name) for name in Report.__slots__}
+        fields: Mapping[str, Any] = {name: getattr(self.report, name) for name in EngineReport.__slots__}
         first = max(0, len(self.losses) - MOST_TOLD)
         publish_data({"report": dict(fields), "first": first, "losses": self.losses[first:]})
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from gdlab.base.errors import SessionError
 from gdlab.distributed import feeds
 from gdlab.distributed.clusters import Cluster
-from gdlab.distributed.run import Settings, check_settings, run_subject, subject_of_session
+from gdlab.distributed.run import RunSettings, check_settings, run_subject, subject_of_session
 from gdlab.distributed.run_record import DistributedRun
 from gdlab.session import Session
 from gdlab.train.data import DataLoader
@@ -20,7 +20,7 @@ def train_on(cluster: Cluster, session: Session, loader: DataLoader, epochs: ran
     """Make the steps of these epochs on all engines. `tell` gets the mean losses of the updates in order, as soon as
     they are known."""
     each = feeds.epoch_steps(loader.num_batches(), len(cluster))
-    settings = Settings(each * len(epochs))
+    settings = RunSettings(each * len(epochs))
     check_settings(cluster, settings)
     if session.mode != "training" or session.updates.settings.accumulate != 1:
         kind = "one that accumulates" if session.mode == "training" else f"one for {session.mode}"

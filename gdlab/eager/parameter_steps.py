@@ -16,7 +16,7 @@ from gdlab.devices.cpu.cpu_device import FLUSH_EVERY, flush
 from gdlab.eager.computing import QueueEngine, ReferenceEngine, array_of
 from gdlab.eager.grads import Grads, zeros
 from gdlab.eager.params import Param
-from gdlab.eager.references import AnyBuffer, Block
+from gdlab.eager.references import AnyBuffer, MemoryBlock
 from gdlab.eager.rules import rule as rule_of_function
 from gdlab.eager.wide import moved
 from gdlab.plan.dispatch import Dispatch, ParameterUpdate, Stretch
@@ -79,7 +79,7 @@ def Adadelta(lr: float = 1.0, rho: float = 0.9, epsilon: float = 1e-6) -> Optimi
 
 # state ----------------------------------------------------------------------------------------------------------------
 @dataclass
-class State:
+class OptimizerState:
     """Moments by parameter and name, the updates of rules that count them, the numbers that moments were made with, and
     the rule of the last step."""
 
@@ -222,7 +222,7 @@ def _move(session: EagerSession, rule: Optimizer, t: int, rows: Sequence[Row]) -
     assert engine.target is not None  # of its device
     dispatches, buffers = _dispatches(rule.rule, types, engine.target)
     held = [b.block for _, new, states, g in rows for b in (new, *states, g)]
-    at: dict[int, Block] = dict(enumerate(held))
+    at: dict[int, MemoryBlock] = dict(enumerate(held))
     place = ((rule.rule, types), tuple(id(b.memory) for b in held))
     items = engine.bound(place, dispatches, buffers, at)
     engine.set_numbers(scalars(rule, t, session.step_number))

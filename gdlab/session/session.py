@@ -17,7 +17,7 @@ from gdlab.graph import Value
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import ExecutionPlan, Update
 from gdlab.session.allocated_bytes import MemorySummary, summary
-from gdlab.session.checkpoint import Checkpoints, Snapshot
+from gdlab.session.checkpoint import CheckpointContent, Checkpoints
 from gdlab.session.external import ExternalMemory, Slot
 from gdlab.session.inspect import Inspection, Space
 from gdlab.session.loaded import LoadedPlan
@@ -495,11 +495,11 @@ class Session(Closing):
         takes a training file and leaves the moments. Sums of gradients under way are dropped."""
         self.checkpoints.load(path)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> CheckpointContent:
         """Return parameters, moments and the Adam counter as they are now, in memory: what `restore` takes."""
         return self.checkpoints.snapshot()
 
-    def restore(self, snapshot: Snapshot, steps: int = 0) -> None:
+    def restore(self, snapshot: CheckpointContent, steps: int = 0) -> None:
         """Go back to a snapshot of this session, and count steps from `steps` on."""
         self.checkpoints.restore(snapshot, steps)
 

@@ -40,7 +40,7 @@ from gdlab.study.microscope import Against, Microscope
 from gdlab.study.node_values import NodeValues
 from gdlab.study.parity import Check
 from gdlab.study.targets import Targets
-from gdlab.study.variants import Figures, StepTime, Variants, figures_of
+from gdlab.study.variants import StepTime, VariantFigures, Variants, figures_of
 
 _DEFAULT = CompileOptions()
 
@@ -311,7 +311,7 @@ class Study:
         the same options before is not made again."""
         return self.variants.add(name, _options(disable, only, enable, allow), compile, device)
 
-    def figures(self) -> Figures:
+    def figures(self) -> VariantFigures:
         """Return the figures of this study alone: its row of `compare`."""
         return figures_of(self)
 

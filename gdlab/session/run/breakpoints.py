@@ -19,7 +19,7 @@ from gdlab.base.words import listed, natural, near_hint, plural
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
 from gdlab.session.run.conditions import ConditionError, StopTest, parse_test
-from gdlab.session.tensors import Tensor, dispatch_of, find_tensor, tensor_names
+from gdlab.session.tensors import SessionTensor, dispatch_of, find_tensor, tensor_names
 
 Kind = Literal["node", "kernel", "dispatch", "write", "step", "nonfinite", "loss"]
 FORMS = "node NAME, kernel LABEL, dispatch K, write NAME, step N, nonfinite [NAME], loss rises N"
@@ -36,7 +36,7 @@ class When:
     kind: Kind
     name: str = ""
     number: int = 0
-    tensor: Tensor | None = None
+    tensor: SessionTensor | None = None
 
     @property
     def inside(self) -> bool:
