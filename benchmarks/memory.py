@@ -1,4 +1,4 @@
-"""What plans allocate beside the least that any placement could: twenty networks, trained and run."""
+"""Compare the bytes that plans allocate with the least that any placement could: twenty networks, trained and run."""
 
 from __future__ import annotations
 

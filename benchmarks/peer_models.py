@@ -66,7 +66,7 @@ CASES = {
 
 # for libraries with derivatives: `F` gives relu, silu, rms_norm, rope and attention ----------------------------------
 def logits_of(F: Any, case: PeerCase, p: Arrays, data: Arrays) -> Any:
-    """What the network says, [rows, classes]."""
+    """The logits of the network, [rows, classes]."""
     if isinstance(case.config, models.MlpConfig):
         return _mlp(F, len(case.config.hidden) + 1, p, data["x"])
     return _lm(F, case.config, p, data["token_ids"])

@@ -210,7 +210,7 @@ def widened(uses: Iterable[tuple[int, bool]]) -> set[int]:
 
 
 def chain_operands(chain: Sequence[PointOp]) -> list[int]:
-    """Which operands a chain reads, in order of first use."""
+    """The operands that a chain reads, in order of first use."""
     return list(dict.fromkeys(a.index for line in chain for a in line.args if a.kind == "operand"))
 
 

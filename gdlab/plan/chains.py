@@ -1,4 +1,4 @@
-"""Which terms share a dispatch: pointwise chains, prologues of reductions, epilogues of products."""
+"""Divide terms among dispatches: pointwise chains, prologues of reductions, epilogues of products."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def run_bounded(case: BucketCase, built: Built, made: Graph, actual: int) -> Arr
 
 # of the active extent -------------------------------------------------------------------------------------------------
 def expected(case: BucketCase, actual: int, tags: Sequence[Tag], shape: Sequence[int]) -> Array:
-    """What the op gives of the active entries; of operands without a bucket axis as few axes are cut as make it fit."""
+    """The op's result of the active entries; of operands without a bucket axis as few axes are cut as make it fit."""
     small = [cut(a, case.tags[i], case.upper, actual) for i, a in enumerate(arrays_of(case))]
     wanted = np.empty(shape, bool)
     wanted = cut(wanted, tags, case.upper, actual)
@@ -218,7 +218,7 @@ def working_ops() -> list[Op]:
 
 
 def dead(shape: Sequence[int], tags: Sequence[Tag], upper: int, actual: int) -> Array:
-    """Where a result lies behind the active entries."""
+    """The mask of a result's elements behind the active entries."""
     live = np.ones(shape, bool)
     for tag in tags:
         behind = np.setdiff1d(np.arange(shape[tag.axis]), active(tag, upper, actual))
@@ -263,7 +263,7 @@ def wired(
 
 
 def gradient_failure(case: BucketCase, actual: int) -> str | None:
-    """What is wrong with the loss or a gradient, `""` where nothing is, None where the case is refused."""
+    """The defect of the loss or a gradient, `""` where nothing is, None where the case is refused."""
     arrays = arrays_of(case)
     try:
         imposed, tags = verdict_of(case)

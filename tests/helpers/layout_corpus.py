@@ -254,7 +254,7 @@ def chains_of_shapes() -> GraphWriter:
 
 
 def early_branches() -> GraphWriter:
-    """What a diffusion network does with its time step: a few ops at the top, read by every block far below."""
+    """Append the branches of a diffusion network's time step: a few ops at the top, read by every block far below."""
     draft = GraphWriter()
     t = draft.op("sin", draft.input("t"))
     h = draft.input("x")

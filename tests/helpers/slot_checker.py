@@ -102,7 +102,7 @@ def change(cell: SlotCell, buffer: int, number: int, group: int) -> None:
 
 
 def once(plan: ExecutionPlan) -> None:
-    """What no update keeps is written by one dispatch alone."""
+    """Check that a buffer which no update keeps is written by one dispatch alone."""
     writer: dict[int, int] = {}
     for number, d in enumerate(plan.dispatches):
         for buffer in {*d.outputs} - set(d.in_place):

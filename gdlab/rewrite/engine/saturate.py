@@ -43,7 +43,7 @@ class EngineFailure(Exception):
 
 @dataclass(frozen=True)
 class Budget:
-    """When saturation stops: after so many iterations, e-nodes (None: max(20000, 10·n)) or seconds (None: no limit)."""
+    """Limits of a saturation: iterations, e-nodes (None: max(20000, 10·n)) and seconds (None: no limit)."""
 
     iterations: int = 20
     enodes: int | None = None
