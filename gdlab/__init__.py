@@ -62,7 +62,7 @@ _BINDINGS |= {
         "PretrainedModel": "load.pretrained:PretrainedModel",
         "from_pretrained": "load.pretrained:from_pretrained",
     },
-    "Document": {"save": "view.files:save"},
+    "Document": {"save": "view.saved_views:save"},
     "CompiledGraph": {"doc": "view.document.compiled:compiled_document"},
     "Report": {"doc": "property view.document.listed:report_document"},
     "GgufModel": {"generate": "generate.tokens:generate", "unload": "generate.tokens:unload"},
@@ -72,7 +72,7 @@ _BINDINGS |= {
     "Session": {"compile": "compiled.build_compiled:compile_session", "controls": "jupyter.controls:controls"},
     "Study": {
         "doc": "property view.document.make:study_doc",
-        "save": "view.files:save_study",
+        "save": "view.saved_views:save_study",
         "sweep": "distributed.sweep:sweep",
         "scaling": "distributed.scaling:scaling",
     },

@@ -19,8 +19,8 @@ from gdlab.base.errors import GdlabError, LoadError
 from gdlab.base.files import open_regular, write_file
 from gdlab.base.types import Array
 from gdlab.compiled.expert_routing import ExpertLayer
-from gdlab.plan.cache import versions
 from gdlab.plan.codec import decode, encode, plan_of
+from gdlab.plan.plan_cache import versions
 from gdlab.plan.records import ExecutionPlan
 
 FORMAT = 1

@@ -21,7 +21,7 @@ from gdlab.base.errors import MissingInputError
 from gdlab.base.files import write_file
 from gdlab.base.types import Array
 from gdlab.base.words import listed
-from gdlab.distributed import feeds
+from gdlab.distributed import engine_feeds
 from gdlab.distributed.engine import device_name
 from gdlab.distributed.meeting import Meeting, Vote, Wire
 from gdlab.graph import Graph
@@ -30,8 +30,8 @@ from gdlab.plan.records import PlanMode
 from gdlab.plan.target import CompileOptions
 from gdlab.session import Session, open_session, resolve_device
 from gdlab.session.checkpoint import CheckpointContent
-from gdlab.session.run.conditions import parse_test
 from gdlab.session.run.lookout import Lookout
+from gdlab.session.run.stop_conditions import parse_test
 from gdlab.study.study import Study
 
 EVERY = 0.2  # seconds between two reports
@@ -51,7 +51,7 @@ class Job:
     opens: tuple[Callable[..., Session], tuple[Any, ...]]
     optimizer: Any
     settings: Any
-    feed: feeds.Given
+    feed: engine_feeds.Given
     inputs: Mapping[str, Any]
     first: int
     steps: int
@@ -207,9 +207,9 @@ class _EnginePart:
             session.load_checkpoint(job.state)
         return session
 
-    def _batches(self) -> feeds.Batches:
+    def _batches(self) -> engine_feeds.Batches:
         session, meeting = _KNOWN[self.job.key], self.meeting
-        return feeds.batches_of(self.job.feed, session.loaded.plan.graph, meeting.rank, meeting.size)
+        return engine_feeds.batches_of(self.job.feed, session.loaded.plan.graph, meeting.rank, meeting.size)
 
     def _share_state(self, session: Session) -> None:
         """Give all engines parameters, moments and counter of engine 0."""
@@ -230,7 +230,7 @@ class _EnginePart:
         session.values.unset_parameters.have(session.param_names())
 
     # the steps --------------------------------------------------------------------------------------------------------
-    def _steps(self, session: Session, batches: feeds.Batches) -> Ended:
+    def _steps(self, session: Session, batches: engine_feeds.Batches) -> Ended:
         job, made, condition = self.job, self.job.first, ""
         updates, stopped, failed, differing = made // job.accumulate, False, tuple[int, ...](), ""
         until = _Until(job.until, session, self.meeting)
@@ -267,7 +267,7 @@ class _EnginePart:
             ended.losses = self.losses
         return ended
 
-    def _gradients(self, session: Session, batches: feeds.Batches, made: int) -> float:
+    def _gradients(self, session: Session, batches: engine_feeds.Batches, made: int) -> float:
         """Make the steps of one update; return the mean of their losses."""
         losses = []
         for step in range(made, made + self.job.accumulate):

@@ -16,7 +16,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, EngineLostError, SessionError
 from gdlab.base.words import plural
-from gdlab.distributed import feeds, part
+from gdlab.distributed import engine_feeds, part
 from gdlab.distributed.allreduce import keep_measured
 from gdlab.distributed.calibration import calibration_of
 from gdlab.distributed.clusters import Cluster
@@ -76,7 +76,7 @@ def run_on(
         raise SessionError(f"graph {study.name}", "on", "a study for inference", "train=True: gradients meet")
     settings = RunSettings(steps, until, accumulate, check, resume, save_every, store, wire)
     check_settings(cluster, settings)
-    given = feeds.to_send(study.execution.opening.feed if feed is None else feed)
+    given = engine_feeds.to_send(study.execution.opening.feed if feed is None else feed)
     study.prepare(sgd=sgd, adam=adam, init=init)
     study.runner.refuse_while_running("a run on a cluster")
     study.check_ready(feed=True)
@@ -104,7 +104,7 @@ def subject_of_session(session: Session) -> Subject:
 
 
 def run_subject(
-    cluster: Cluster, subject: Subject, given: feeds.Given, settings: RunSettings, watch: Watcher | None
+    cluster: Cluster, subject: Subject, given: engine_feeds.Given, settings: RunSettings, watch: Watcher | None
 ) -> tuple[DistributedRun, bool]:
     """Run on all engines, and take engine 0's state over; return the record, and whether it was interrupted. An error
     of `watch` ends the run at the end of a step and is raised then."""
@@ -185,7 +185,7 @@ def _saves(given: int | str) -> tuple[int, float]:
 
 
 def _job(
-    cluster: Cluster, subject: Subject, given: feeds.Given, settings: RunSettings, folder: str, start: str
+    cluster: Cluster, subject: Subject, given: engine_feeds.Given, settings: RunSettings, folder: str, start: str
 ) -> Job:  # fmt: skip
     """Return the run as it is sent to the engines."""
     session = subject.session
@@ -224,7 +224,7 @@ def _to_end(
             run.rows = [EngineProgress(engine) for engine in cluster.engines]
 
 
-def _placed(cluster: Cluster, given: feeds.Given) -> feeds.Given:
+def _placed(cluster: Cluster, given: engine_feeds.Given) -> engine_feeds.Given:
     """Send what the feed needs: a loader's arrays once per host, a function's globals to every engine."""
     if given.modules or given.names:
         view = cluster.view
@@ -236,20 +236,20 @@ def _placed(cluster: Cluster, given: feeds.Given) -> feeds.Given:
         return given
     hosts = {engine.host: engine.id for engine in reversed(cluster.engines)}
     streams = given.loader[0]
-    return feeds.in_folders(
-        given, {host: cluster.client[id].apply_sync(feeds.keep_loader, streams) for host, id in hosts.items()}
+    return engine_feeds.in_folders(
+        given, {host: cluster.client[id].apply_sync(engine_feeds.keep_loader, streams) for host, id in hosts.items()}
     )
 
 
-def _drop(cluster: Cluster, given: feeds.Given) -> None:
+def _drop(cluster: Cluster, given: engine_feeds.Given) -> None:
     """Remove what `_placed` wrote for a loader."""
     hosts = {engine.host: engine.id for engine in reversed(cluster.engines)}
     for host, folder in given.loader[0].items() if given.loader is not None else ():
         if host == host_name():  # whose engines may be gone
-            feeds.drop_loader(folder)
+            engine_feeds.drop_loader(folder)
             continue
         with contextlib.suppress(Exception):
-            cluster.client[hosts[host]].apply_async(feeds.drop_loader, folder).get(timeout=DROP)
+            cluster.client[hosts[host]].apply_async(engine_feeds.drop_loader, folder).get(timeout=DROP)
 
 
 def _once(cluster: Cluster, job: Job, run: DistributedRun, watch: Watcher) -> tuple[list[Ended], bool]:

@@ -64,7 +64,7 @@ from gdlab.graph import ConstantData, Value, capture, here, replace_current
 from gdlab.op import REGISTRY
 from gdlab.session.arrays import as_array
 from gdlab.session.initial import DEFAULT, initial_values
-from gdlab.session.optimizer import Optimizer
+from gdlab.session.update_settings import Optimizer
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -24,7 +24,7 @@ from gdlab.plan.records import PlanBuffer
 from gdlab.plan.rules import RULES, rule_of
 from gdlab.plan.target import Target
 from gdlab.plan.update import update_dispatches
-from gdlab.session.optimizer import Optimizer, checked, optimizer, scalars
+from gdlab.session.update_settings import Optimizer, checked, optimizer, scalars
 
 if TYPE_CHECKING:
     from gdlab.eager.eager_session import EagerSession

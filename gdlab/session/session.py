@@ -22,13 +22,13 @@ from gdlab.session.external import ExternalMemory, Slot
 from gdlab.session.inspect import Inspection, Space
 from gdlab.session.loaded import LoadedPlan
 from gdlab.session.node_places import Nodes, nodes_as_compiled
-from gdlab.session.optimizer import Optimizer, checked, optimizer
-from gdlab.session.places import Output, outputs_of
 from gdlab.session.profile import Profiling, SessionProfile, Timings
 from gdlab.session.progress import Progress
 from gdlab.session.run.nonfinite import DebugStepReport, NonfiniteSearch, TraceRow
 from gdlab.session.steps import Steps
+from gdlab.session.tensor_places import Output, outputs_of
 from gdlab.session.totals import StepTotals, totals
+from gdlab.session.update_settings import Optimizer, checked, optimizer
 from gdlab.session.updates import Updates
 from gdlab.session.values import Values
 

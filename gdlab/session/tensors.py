@@ -13,8 +13,8 @@ from gdlab.base.words import natural
 from gdlab.graph import shown_names
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import ExecutionPlan, Place
-from gdlab.session.places import slices_of
 from gdlab.session.session import Session
+from gdlab.session.tensor_places import slices_of
 
 GRADIENT = ".grad"
 

@@ -15,8 +15,8 @@ from gdlab.plan.rules import RULES
 from gdlab.plan.update import Clip, Recipe, update_of
 from gdlab.session.arrays import as_array, positive
 from gdlab.session.loaded import LoadedPlan
-from gdlab.session.optimizer import Optimizer, adaptive_clip, norm_clip, optimizer, scalars
 from gdlab.session.progress import Progress
+from gdlab.session.update_settings import Optimizer, adaptive_clip, norm_clip, optimizer, scalars
 from gdlab.session.values import Values
 
 

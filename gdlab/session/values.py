@@ -17,8 +17,8 @@ from gdlab.plan.records import Place
 from gdlab.session.arrays import as_array, into
 from gdlab.session.initial import DEFAULT, check_init, initial_values
 from gdlab.session.loaded import LoadedPlan
-from gdlab.session.places import places_of, slices_of
 from gdlab.session.progress import Progress
+from gdlab.session.tensor_places import places_of, slices_of
 
 P = TypeVar("P", bound=Place)
 _BYTES = (bytes, bytearray, memoryview)

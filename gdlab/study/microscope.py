@@ -21,7 +21,7 @@ from gdlab.devices.choose import device as choose_device
 from gdlab.op.reference import evaluate
 from gdlab.ops.random import at_step
 from gdlab.session import Session, by_buffer
-from gdlab.session.run.conditions import NoValue
+from gdlab.session.run.stop_conditions import NoValue
 from gdlab.session.tensors import SessionTensor, find_tensor, initial_leaves, read_tensor, tensor_at
 from gdlab.study.execution import Execution
 from gdlab.study.targets import Targets, TensorTarget

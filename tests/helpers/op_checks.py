@@ -293,7 +293,7 @@ def check_hardware_form(op: Op) -> None:
     from gdlab.devices.choose import device as open_device
     from gdlab.plan import compile
     from gdlab.plan.target import Limits, Target
-    from gdlab.session.optimizer import Optimizer, scalars
+    from gdlab.session.update_settings import Optimizer, scalars
 
     b = board(op)
     values = evaluate(b.graph, b.feeds)

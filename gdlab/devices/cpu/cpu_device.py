@@ -32,7 +32,7 @@ from gdlab.devices.cpu.cpu_queue import CpuQueue, CpuRecorded
 from gdlab.devices.fit import check_memory, free_bytes, physical_bytes, zeros
 from gdlab.plan.dispatch import SCALARS, Dispatch
 from gdlab.plan.records import ExecutionPlan, PlanBuffer, Update
-from gdlab.plan.rules.record import BLOCK
+from gdlab.plan.rules.rule_record import BLOCK
 from gdlab.plan.target import Limits, Target
 from gdlab.plan.verify import verify, verify_update
 

@@ -32,11 +32,11 @@ from gdlab.devices.base import (
     Region,
     Stamp,
 )
+from gdlab.devices.buffer_pool import Pool, size_class
 from gdlab.devices.cpu.calls import steps_of
 from gdlab.devices.cpu.chain_calls import Scratch
 from gdlab.devices.cpu.update_calls import rule_scalars
 from gdlab.devices.fit import zeros
-from gdlab.devices.pool import Pool, size_class
 from gdlab.op.numpy_form import NumpyCall
 from gdlab.plan.dispatch import OWN_SCALARS, SCALARS, Dispatch
 from gdlab.plan.rules import rule_of

@@ -26,8 +26,8 @@ from gdlab.base.memo import LruCache
 from gdlab.base.threads import OwnerThread
 from gdlab.base.words import natural
 from gdlab.devices.base import Device, DeviceInfo, QueueCounters, Region, SharedBuffers, owner
+from gdlab.devices.buffer_pool import Pool
 from gdlab.devices.fit import ALIGN, Bounds, free_bytes, round_up
-from gdlab.devices.pool import Pool
 from gdlab.devices.wgpu.plan_replay import WgpuProgram
 from gdlab.devices.wgpu.readback import Mapped
 from gdlab.devices.wgpu.wgpu_queue import WgpuQueue

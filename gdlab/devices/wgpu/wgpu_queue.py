@@ -27,7 +27,7 @@ from gdlab.devices.base import (
     Region,
     Stamp,
 )
-from gdlab.devices.pool import size_class
+from gdlab.devices.buffer_pool import size_class
 from gdlab.devices.wgpu.pass_recording import RecordedRows, Row, record_pass
 from gdlab.devices.wgpu.readback import WgpuReadback
 from gdlab.plan.dispatch import OWN_SCALARS, SCALARS, Dispatch

@@ -21,8 +21,8 @@ from gdlab.base.words import grid
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
 from gdlab.session.run.breakpoints import Break, parse_break
-from gdlab.session.run.conditions import NoValue, StopTest, parse_test
 from gdlab.session.run.nonfinite import nonfinite_elements
+from gdlab.session.run.stop_conditions import NoValue, StopTest, parse_test
 from gdlab.session.tensors import SessionTensor, find_tensor, read_tensor
 
 _SAMPLE_SECONDS = 0.05

@@ -234,7 +234,7 @@ class Runner:
         self.lookout.clear(id)
 
     def set_until(self, text: str | None) -> None:
-        """End runs when a condition holds (`gdlab.session.run.conditions`); None: never."""
+        """End runs when a condition holds (`gdlab.session.run.stop_conditions`); None: never."""
         self.lookout.set_until(text)
 
     def reset(self) -> None:
