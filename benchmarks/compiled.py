@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks import peer_onnx
-from benchmarks.peer_models import Case
+from benchmarks.peer_models import PeerCase
 from gdlab import models, ops
 from gdlab.compiled import CompiledGraph, build_compiled_graph
 from gdlab.graph import Graph
 from gdlab.session import build_inference_session
 
-CASES: Mapping[str, Case] = {
-    "tiny": Case("tiny", models.MlpConfig(8, (16,), 10), 4),
-    "layers": Case("layers", models.MlpConfig(256, (512, 512), 10), 64),
-    "transformer": Case("transformer", models.TransformerLmConfig(128, 128, 4, 4, 4, 512), 128),
+CASES: Mapping[str, PeerCase] = {
+    "tiny": PeerCase("tiny", models.MlpConfig(8, (16,), 10), 4),
+    "layers": PeerCase("layers", models.MlpConfig(256, (512, 512), 10), 64),
+    "transformer": PeerCase("transformer", models.TransformerLmConfig(128, 128, 4, 4, 4, 512), 128),
 }
 ROUNDS = 60
 SETS = 64
@@ -49,7 +49,7 @@ def quartiles(calls: Calls, rounds: int = ROUNDS) -> dict[str, float]:
     return {name: statistics.quantiles(seconds, n=4)[0] for name, seconds in found.items()}
 
 
-def calls_of(graph: CompiledGraph, device: str, case: Case) -> dict[str, Callable[[], object]]:
+def calls_of(graph: CompiledGraph, device: str, case: PeerCase) -> dict[str, Callable[[], object]]:
     """The calls that are timed, by name; `session` is the one that others are compared with."""
     session = build_inference_session(case.graph(False), device)
     for name in graph.param_names:
@@ -90,7 +90,7 @@ def has_cuda() -> bool:
     return find_spec("torch") is not None and bool(import_module("torch").cuda.is_available())
 
 
-def by_cuda_graph(case: Case, name: str, x: Any) -> Callable[[], object]:
+def by_cuda_graph(case: PeerCase, name: str, x: Any) -> Callable[[], object]:
     """The same network in PyTorch: a pinned copy in, one replay, a pinned copy out, and the wait for it."""
     torch = import_module("torch")
     peer = import_module("benchmarks.peer_torch").Torch(case, "inference", graphed=True)
@@ -122,7 +122,7 @@ def rows(
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class RatioLimit:
     """A ratio of two calls of one run, and the most that it may be (compiled_graph.md, section 16)."""
 
     device: str
@@ -133,17 +133,17 @@ class Bar:
 
 
 BARS = (
-    Bar("cpu", "tiny", "run", "onnxruntime", 2.5),
-    Bar("cpu", "tiny", "run, out= and gpu handles", "onnxruntime, IOBinding", 2.5),
-    Bar("cpu", "layers", "run", "onnxruntime", 1.1),
-    Bar("cpu", "transformer", "run", "onnxruntime", 1.3),
-    Bar("cpu", "tiny", "run_slots", "run", 0.95),
-    Bar("wgpu", "tiny", f"run_pipelined of {SETS}", "run", 0.6),
-    Bar("wgpu", "tiny", "run", "CUDA graph", 3.0),
-    Bar("wgpu", "transformer", "run", "CUDA graph", 1.5),
-    Bar("wgpu", "three outputs", "run", "session", 0.7),
-    Bar("cpu", "layers at all of its rows", "run", "without bucket_axes", 1.2),
-    Bar("cpu", "two contexts", "in two threads", "one after the other", 1 / 1.6),
+    RatioLimit("cpu", "tiny", "run", "onnxruntime", 2.5),
+    RatioLimit("cpu", "tiny", "run, out= and gpu handles", "onnxruntime, IOBinding", 2.5),
+    RatioLimit("cpu", "layers", "run", "onnxruntime", 1.1),
+    RatioLimit("cpu", "transformer", "run", "onnxruntime", 1.3),
+    RatioLimit("cpu", "tiny", "run_slots", "run", 0.95),
+    RatioLimit("wgpu", "tiny", f"run_pipelined of {SETS}", "run", 0.6),
+    RatioLimit("wgpu", "tiny", "run", "CUDA graph", 3.0),
+    RatioLimit("wgpu", "transformer", "run", "CUDA graph", 1.5),
+    RatioLimit("wgpu", "three outputs", "run", "session", 0.7),
+    RatioLimit("cpu", "layers at all of its rows", "run", "without bucket_axes", 1.2),
+    RatioLimit("cpu", "two contexts", "in two threads", "one after the other", 1 / 1.6),
 )
 
 
@@ -165,10 +165,10 @@ def three_outputs(device: str) -> dict[str, Callable[[], object]]:
     return {"run": lambda: graph.run({"x": x}), "session": step}
 
 
-def at_all_rows(device: str, case: Case = CASES["layers"]) -> dict[str, Callable[[], object]]:
+def at_all_rows(device: str, case: PeerCase = CASES["layers"]) -> dict[str, Callable[[], object]]:
     """A graph with `bucket_axes` at its upper extent, beside the same graph without; a multiple of the rows, so that a
     forward takes a millisecond."""
-    graph = Case(case.name, case.config, 8 * case.length).graph(False)
+    graph = PeerCase(case.name, case.config, 8 * case.length).graph(False)
     x = np.ones(graph.inputs[0].type.shape, np.float32)
     name, made = graph.inputs[0].name, {}
     for call, options in {"run": {"bucket_axes": {name: 0}}, "without bucket_axes": {}}.items():
@@ -178,9 +178,9 @@ def at_all_rows(device: str, case: Case = CASES["layers"]) -> dict[str, Callable
     return made
 
 
-def two_contexts(device: str, case: Case = CASES["layers"]) -> dict[str, Callable[[], object]]:
+def two_contexts(device: str, case: PeerCase = CASES["layers"]) -> dict[str, Callable[[], object]]:
     """A forward of each of two contexts, in two threads and one after the other. One BLAS thread, two idle cores."""
-    graph = build_compiled_graph(Case(case.name, case.config, 32 * case.length).graph(False), device)
+    graph = build_compiled_graph(PeerCase(case.name, case.config, 32 * case.length).graph(False), device)
     graph.initialize(0)
     contexts, pool = (graph, graph.context()), ThreadPoolExecutor(2)
     x = {graph.input_names[0]: np.ones(graph.inputs[0].shape, np.float32)}
@@ -195,7 +195,7 @@ ALONE: Mapping[str, Callable[[str], dict[str, Callable[[], object]]]] = {
 }  # fmt: skip
 
 
-def bar_rows(rounds: int = ROUNDS) -> Iterator[tuple[Bar, float]]:
+def bar_rows(rounds: int = ROUNDS) -> Iterator[tuple[RatioLimit, float]]:
     """Return the bars whose peers are here, each with the ratio of its two calls, which alternate alone."""
     for device, network in dict.fromkeys((bar.device, bar.network) for bar in BARS):
         with ExitStack() as held:

@@ -24,14 +24,14 @@ from gdlab.base.words import nbytes
 from gdlab.devices.choose import device as choose_device
 from gdlab.devices.wgpu.wgpu_device import adapters
 from gdlab.generate import sequence as generate_sequence
-from gdlab.generate.plans import Plans
 from gdlab.generate.sampling import Sampling
 from gdlab.generate.sequence import CachedSequences
+from gdlab.generate.weight_plans import Plans
 from gdlab.graph import Graph
 from gdlab.load.pretrained import DTYPES, _graph
 from gdlab.models import TransformerLmConfig
 from gdlab.models.families import FAMILIES
-from gdlab.models.family import Request
+from gdlab.models.family import GraphRequest
 from gdlab.op.storage import written_in_place
 
 Array = np.ndarray[Any, Any]
@@ -42,7 +42,7 @@ ROWS = 8  # of the batch
 TOKENS = {False: 32, True: 64}  # of a round, by large
 
 
-class Values:
+class RandomMatrices:
     """Matrices of random numbers, one for each shape, as files have them: [out, in]."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class RandomModel:
 
     config: TransformerLmConfig
     dtype: Any
-    values: Values
+    values: RandomMatrices
     mode: str = "decode"
     length: int = 64
     folder: None = None
@@ -79,7 +79,7 @@ class RandomModel:
 
     @cached_property
     def _made(self) -> tuple[Graph, frozenset[str]]:
-        return _graph(FAMILIES["llama"], self.config, Request(self.mode, self.length), self.dtype)
+        return _graph(FAMILIES["llama"], self.config, GraphRequest(self.mode, self.length), self.dtype)
 
     @property
     def graph(self) -> Graph:
@@ -122,7 +122,7 @@ def taken(sequence: CachedSequences, count: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class DecodeFigures:
     """One row: seconds per token by round, bytes of the weights, logits of the prompt's end, the first tokens."""
 
     seconds: list[float]
@@ -132,7 +132,7 @@ class Figures:
     notes: list[str]
 
 
-def ours(model: RandomModel, device: str, count: int, profiled: bool) -> Figures:
+def ours(model: RandomModel, device: str, count: int, profiled: bool) -> DecodeFigures:
     """Measure greedy decoding, and note how long drawing a token, the first prompt and a second one take."""
     plans, most = Plans(choose_device(device)), 2048 - len(PROMPT)
     try:
@@ -163,7 +163,7 @@ def ours(model: RandomModel, device: str, count: int, profiled: bool) -> Figures
             taken(drawn, 4)
             notes.append(f"drawn by temperature, top-k and top-p {taken(drawn, count) * 1e3:.3g} ms a token")
         sizes = sum(type.data_bytes for type in model.types.values())
-        return Figures(seconds, sizes, logits, tokens[:WARM], notes)
+        return DecodeFigures(seconds, sizes, logits, tokens[:WARM], notes)
     finally:
         plans.close()
 
@@ -190,7 +190,7 @@ def table(large: bool, device: str = "wgpu", only: str = "") -> Iterator[str]:
     listed, count = adapters(), TOKENS[large]
     hardware = bool(listed) and listed[0].adapter_class != "software"
     bandwidth = copied(device, 1 << 26 if hardware else 1 << 20)
-    config, values, expected = LARGE if large else TINY, Values(), None
+    config, values, expected = LARGE if large else TINY, RandomMatrices(), None
     name = listed[0].name if listed and device == "wgpu" else "the processor"
     yield f"{name}: a copy moves {bandwidth / 1e12:.3g} TB/s (read plus written)."
     yield ""

@@ -34,7 +34,7 @@ RATES = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "correction1
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class KernelCase:
     """One kernel. `formula(xp, feeds)` computes it in NumPy or with the functions of PyTorch; `part` cuts the feeds,
     and `cut` the result, to the sample that float64 checks; `work` is flops where `unit` is TFLOP/s, else the bytes
     that must be read and written."""
@@ -57,7 +57,7 @@ PRODUCTS = (
 )  # fmt: skip
 
 
-def cases(large: bool) -> Iterator[Case]:
+def cases(large: bool) -> Iterator[KernelCase]:
     """All of them, at the sizes of hardware or of a processor."""
     for n in (512, 1024, 2048, 4096, 8192) if large else (64, 256, 512):
         yield product(n, n, n)
@@ -80,7 +80,7 @@ def cases(large: bool) -> Iterator[Case]:
     yield convolution(*(32, 64, 56) if large else (2, 8, 14))
 
 
-def product(m: int, n: int, k: int, kind: str = "") -> Case:
+def product(m: int, n: int, k: int, kind: str = "") -> KernelCase:
     """`matmul`, `matmul_at` or `matmul_bt`."""
     name = f"matmul_{kind}" if kind else "matmul"
     a, b = (k, m) if kind == "at" else (m, k), (n, k) if kind == "bt" else (k, n)
@@ -93,27 +93,29 @@ def product(m: int, n: int, k: int, kind: str = "") -> Case:
 
     build = lambda: getattr(ops, name)(ops.input("a", a), ops.input("b", b))  # noqa: E731
     flops = 2 * m * n * k
-    return Case(f"{name} {m}x{n}x{k}", build, formula, lambda _, f: formula(f), flops, "TFLOP/s", part, _first)
+    return KernelCase(f"{name} {m}x{n}x{k}", build, formula, lambda _, f: formula(f), flops, "TFLOP/s", part, _first)
 
 
 def _first(out: Array) -> Array:
     return out[SLICE]
 
 
-def batches(g: int, m: int, n: int, k: int) -> Case:
+def batches(g: int, m: int, n: int, k: int) -> KernelCase:
     """`batch_matmul`."""
     build = lambda: ops.batch_matmul(ops.input("a", (g, m, k)), ops.input("b", (g, k, n)))  # noqa: E731
     part = lambda f: {name: x[:2] for name, x in f.items()}  # noqa: E731
     flops = 2 * g * m * n * k
     name = f"batch_matmul {g}x{m}x{n}x{k}"
-    return Case(name, build, lambda f: f["a"] @ f["b"], lambda _, f: f["a"] @ f["b"], flops, "TFLOP/s", part, _two)
+    return KernelCase(
+        name, build, lambda f: f["a"] @ f["b"], lambda _, f: f["a"] @ f["b"], flops, "TFLOP/s", part, _two
+    )
 
 
 def _two(out: Array) -> Array:
     return out[:2]
 
 
-def chain(size: int) -> Case:
+def chain(size: int) -> KernelCase:
     """max(x + y, 0) · 0.5."""
     def numpy(f: Feeds) -> Array:
         out = f["x"] + f["y"]
@@ -124,10 +126,12 @@ def chain(size: int) -> Case:
     build = lambda: ops.scale(ops.relu(ops.input("x", (size,)) + ops.input("y", (size,))), 0.5)  # noqa: E731
     fused = lambda torch, f: torch.relu(f["x"] + f["y"]) * 0.5  # noqa: E731
     part = lambda f: {name: x[:4096] for name, x in f.items()}  # noqa: E731
-    return Case(f"relu(x + y) · 0.5, {size}", build, numpy, fused, 12 * size, part=part, cut=lambda out: out[:4096])
+    return KernelCase(
+        f"relu(x + y) · 0.5, {size}", build, numpy, fused, 12 * size, part=part, cut=lambda out: out[:4096]
+    )
 
 
-def adam(size: int) -> Case:
+def adam(size: int) -> KernelCase:
     """One Adam update of a parameter: 28 bytes each."""
     def build() -> Value:
         return ops.sum_all(ops.parameter("w", (size,)) * ops.input("x", (size,)))
@@ -152,7 +156,7 @@ def adam(size: int) -> Case:
                              weight_decay=0.0, eps=1e-8, amsgrad=False, maximize=False)  # fmt: skip
         return f["w"]
 
-    return Case(f"Adam, {size}", build, numpy, torch, 28 * size, adam=True)
+    return KernelCase(f"Adam, {size}", build, numpy, torch, 28 * size, adam=True)
 
 
 def _softmax(f: Feeds) -> Array:
@@ -202,32 +206,32 @@ ROW_OPS: dict[str, tuple[Callable[[int, int], Value], Callable[[Feeds], Array], 
 }  # fmt: skip
 
 
-def rows(name: str, count: int, width: int) -> Case:
+def rows(name: str, count: int, width: int) -> KernelCase:
     """An op over rows: read once, written once."""
     build, numpy, torch = ROW_OPS[name]
     part = lambda f: {**f, "x": f["x"][SLICE]}  # noqa: E731
     case = f"{name}, rows of {width}"
-    return Case(case, partial(build, count, width), numpy, torch, 8 * count * width, part=part, cut=_first)
+    return KernelCase(case, partial(build, count, width), numpy, torch, 8 * count * width, part=part, cut=_first)
 
 
-def row_sum(count: int, width: int) -> Case:
+def row_sum(count: int, width: int) -> KernelCase:
     """Sums of rows: read once."""
     sums = lambda f: f["x"].sum(axis=-1, keepdims=True)  # noqa: E731
     build = lambda: ops.sum_inner(*_inputs(count, width))  # noqa: E731
     part = lambda f: {"x": f["x"][SLICE]}  # noqa: E731
-    return Case(f"sums of rows of {width}", build, sums, lambda _, f: f["x"].sum(-1, True), 4 * count * width,
+    return KernelCase(f"sums of rows of {width}", build, sums, lambda _, f: f["x"].sum(-1, True), 4 * count * width,
                 part=part, cut=_first)  # fmt: skip
 
 
-def column_sum(count: int, width: int) -> Case:
+def column_sum(count: int, width: int) -> KernelCase:
     """Sums of columns: read once."""
     build = lambda: ops.sum_rows(*_inputs(count, width))  # noqa: E731
     part = lambda f: {"x": f["x"][:, SLICE]}  # noqa: E731
-    return Case(f"sums of columns, {count} rows of {width}", build, lambda f: f["x"].sum(axis=0),
+    return KernelCase(f"sums of columns, {count} rows of {width}", build, lambda f: f["x"].sum(axis=0),
                 lambda _, f: f["x"].sum(0), 4 * count * width, part=part, cut=_first)  # fmt: skip
 
 
-def attention(length: int, heads: int, width: int) -> Case:
+def attention(length: int, heads: int, width: int) -> KernelCase:
     """Causal attention; the flops of the half that is allowed."""
     shape, names = (length, heads * width), ("q", "k", "v")
 
@@ -244,10 +248,12 @@ def attention(length: int, heads: int, width: int) -> Case:
 
     build = lambda: ops.causal_attention(*(ops.input(name, shape) for name in names), heads, heads, width)  # noqa: E731
     flops = 2 * length * length * heads * width
-    return Case(f"causal attention, S = {length}, {heads} heads of {width}", build, numpy, torch, flops, "TFLOP/s")
+    return KernelCase(
+        f"causal attention, S = {length}, {heads} heads of {width}", build, numpy, torch, flops, "TFLOP/s"
+    )
 
 
-def convolution(batch: int, channels: int, size: int) -> Case:
+def convolution(batch: int, channels: int, size: int) -> KernelCase:
     """A 3 x 3 convolution, padded, as many channels out as in."""
     x, k = (batch, channels, size, size), (channels, channels, 3, 3)
 
@@ -261,7 +267,7 @@ def convolution(batch: int, channels: int, size: int) -> Case:
     build = lambda: ops.conv2d(ops.input("x", x), ops.input("k", k), padding=1)  # noqa: E731
     flops = 2 * batch * channels * channels * 9 * size * size
     part = lambda f: {**f, "x": f["x"][:1]}  # noqa: E731
-    return Case(f"conv2d 3x3, {batch}x{channels}x{size}x{size}", build, numpy,
+    return KernelCase(f"conv2d 3x3, {batch}x{channels}x{size}x{size}", build, numpy,
                 lambda t, f: t.nn.functional.conv2d(f["x"], f["k"], padding=1), flops, "TFLOP/s", part,
                 lambda out: out[:1])  # fmt: skip
 
@@ -277,7 +283,7 @@ def _normal(shape: tuple[int, ...], seed: int) -> Array:
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
-def loaded(case: Case, kind: Any) -> tuple[Program, dict[str, Array]]:
+def loaded(case: KernelCase, kind: Any) -> tuple[Program, dict[str, Array]]:
     """A program with its data."""
     with Graph() as g:
         g.set_outputs([case.build()])
@@ -298,7 +304,7 @@ def loaded(case: Case, kind: Any) -> tuple[Program, dict[str, Array]]:
     return program, feeds
 
 
-def error_of(case: Case, program: Program, feeds: Feeds) -> float:
+def error_of(case: KernelCase, program: Program, feeds: Feeds) -> float:
     """Largest error of the sample, of its largest value."""
     plan = program.plan
     if case.adam:
@@ -343,7 +349,7 @@ def seconds_of_calls(work: Callable[[], object]) -> list[float]:
     return found
 
 
-def seconds_in_torch(case: Case, feeds: Feeds) -> list[float]:
+def seconds_in_torch(case: KernelCase, feeds: Feeds) -> list[float]:
     """The same in PyTorch, recorded once and replayed, so that launching costs it nothing."""
     import torch  # type: ignore[import-not-found]
 
@@ -373,7 +379,7 @@ def seconds_in_torch(case: Case, feeds: Feeds) -> list[float]:
 def copied(kind: Any, size: int) -> float:
     """Bytes per second of y = x · 0.5, read plus written; of PyTorch's copy where that is faster."""
     build = lambda: ops.scale(ops.input("x", (size,)), 0.5)  # noqa: E731
-    case = Case("copy", build, lambda f: f["x"] * 0.5, lambda t, f: t.empty_like(f["x"]).copy_(f["x"]), 8 * size)
+    case = KernelCase("copy", build, lambda f: f["x"] * 0.5, lambda t, f: t.empty_like(f["x"]).copy_(f["x"]), 8 * size)
     program, feeds = loaded(case, kind)
     assert isinstance(program, WgpuProgram)
     times = [statistics.median(seconds_on_adapter(program))]

@@ -1,4 +1,4 @@
-"""What plans allocate beside the least that any placement could: twenty networks, trained and run."""
+"""Compare the bytes that plans allocate with the least that any placement could: twenty networks, trained and run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BAR = 1.15
 
 
 @dataclass(frozen=True, slots=True)
-class Footprint:
+class PlanFootprint:
     """Bytes of a plan: what its slots take, and the most that is alive at any one dispatch, unrounded."""
 
     name: str
@@ -128,11 +128,11 @@ NETWORKS: dict[str, tuple[Callable[[], Graph], PlanMode]] = {
 }
 
 
-def footprint(name: str, target: Target) -> Footprint:
+def footprint(name: str, target: Target) -> PlanFootprint:
     """Of one network, compiled as a session would."""
     build, mode = NETWORKS[name]
     plan = compiled(build(), SessionConfig(mode=mode), target).plan
-    return Footprint(name, plan.memory.physical_bytes, live_bytes(plan), sum(plan.buffer_sizes))
+    return PlanFootprint(name, plan.memory.physical_bytes, live_bytes(plan), sum(plan.buffer_sizes))
 
 
 def memory_rows() -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""What a person waits for in the page: first paint, frames while a picture moves, a selection, a step of the replay.
+"""Measure the waits of a person at a page: first paint, frames of a moving picture, a selection, a step of the replay.
 
 In headless Chromium, with the front end alone in a page; without Chromium there are no rows but those of its size.
 """

@@ -1,4 +1,4 @@
-"""What happens before the first step: import, the passes, the layouts, and a cell on its way to a picture."""
+"""Measure everything before the first step: import, the passes, the layouts, and a cell on its way to a picture."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # others use th
 import jax
 import jax.numpy as jnp
 
-from benchmarks.peer_models import RATES, Arrays, Case, logits_of
+from benchmarks.peer_models import RATES, Arrays, PeerCase, logits_of
 
 jax.config.update("jax_default_matmul_precision", "highest")
 
@@ -38,18 +38,18 @@ def _attention(q: Any, k: Any, v: Any) -> Any:
 F = SimpleNamespace(relu=jax.nn.relu, silu=jax.nn.silu, rms_norm=_rms_norm, rope=_rope, attention=_attention)
 
 
-def _loss(p: Arrays, data: Arrays, case: Case) -> Any:
+def _loss(p: Arrays, data: Arrays, case: PeerCase) -> Any:
     logits = logits_of(F, case, p, data)
     return -(data["labels"] * jax.nn.log_softmax(logits)).sum() / len(logits)
 
 
-def _sgd(state: Any, data: Arrays, case: Case) -> Any:
+def _sgd(state: Any, data: Arrays, case: PeerCase) -> Any:
     p, _, _, t = state
     loss, g = jax.value_and_grad(_loss)(p, data, case)
     return (jax.tree.map(lambda a, b: a - RATES["SGD"] * b, p, g), {}, {}, t), loss
 
 
-def _adam(state: Any, data: Arrays, case: Case) -> Any:
+def _adam(state: Any, data: Arrays, case: PeerCase) -> Any:
     p, m, v, t = state
     loss, g = jax.value_and_grad(_loss)(p, data, case)
     t = t + 1
@@ -63,7 +63,7 @@ def _adam(state: Any, data: Arrays, case: Case) -> Any:
 class Jax:
     """One case with one rule."""
 
-    def __init__(self, case: Case, rule: str) -> None:
+    def __init__(self, case: PeerCase, rule: str) -> None:
         zeros = {name: jnp.zeros(a.shape) for name, a in case.weights().items()} if rule == "Adam" else {}
         weights = {name: jnp.asarray(a) for name, a in case.weights().items()}
         self.state: Any = (weights, zeros, {name: a + 0 for name, a in zeros.items()}, jnp.float32(0))

@@ -17,7 +17,7 @@ BATCH = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PeerCase:
     """A network with its data: `notes` of the project call them mlp, xf, xfL and xfM."""
 
     name: str
@@ -56,17 +56,17 @@ def one_hot(classes: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
 CASES = {
     case.name: case
     for case in (
-        Case("mlp", models.MlpConfig(), BATCH),
-        Case("xf", models.TransformerLmConfig(256, 256, 4, 4, 4, 1024), 64),
-        Case("xfL", models.TransformerLmConfig(256, 256, 24, 4, 4, 1024), 64),
-        Case("xfM", models.TransformerLmConfig(1024, 1024, 8, 16, 16, 4096), 512),
+        PeerCase("mlp", models.MlpConfig(), BATCH),
+        PeerCase("xf", models.TransformerLmConfig(256, 256, 4, 4, 4, 1024), 64),
+        PeerCase("xfL", models.TransformerLmConfig(256, 256, 24, 4, 4, 1024), 64),
+        PeerCase("xfM", models.TransformerLmConfig(1024, 1024, 8, 16, 16, 4096), 512),
     )
 }
 
 
 # for libraries with derivatives: `F` gives relu, silu, rms_norm, rope and attention ----------------------------------
-def logits_of(F: Any, case: Case, p: Arrays, data: Arrays) -> Any:
-    """What the network says, [rows, classes]."""
+def logits_of(F: Any, case: PeerCase, p: Arrays, data: Arrays) -> Any:
+    """The logits of the network, [rows, classes]."""
     if isinstance(case.config, models.MlpConfig):
         return _mlp(F, len(case.config.hidden) + 1, p, data["x"])
     return _lm(F, case.config, p, data["token_ids"])
@@ -97,7 +97,7 @@ def _lm(F: Any, c: models.TransformerLmConfig, p: Arrays, ids: Any) -> Any:
 class ByHand:
     """The multi-layer perceptron as people write it in NumPy, float32."""
 
-    def __init__(self, case: Case, rule: str) -> None:
+    def __init__(self, case: PeerCase, rule: str) -> None:
         assert isinstance(case.config, models.MlpConfig)
         self.layers, self.rule = len(case.config.hidden) + 1, rule
         self.p, self.data, self.steps, self.loss = case.weights(), case.data(), 0, 0.0
@@ -155,4 +155,4 @@ class ByHand:
 
 
 RATES = {"SGD": 1e-2, "Adam": 1e-3}
-Maker = Callable[[Case, str], Any]
+Maker = Callable[[PeerCase, str], Any]

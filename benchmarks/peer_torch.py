@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.peer_models import RATES, Arrays, Case, logits_of
+from benchmarks.peer_models import RATES, Arrays, PeerCase, logits_of
 
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False
@@ -49,7 +49,7 @@ class Torch:
     into a CUDA graph."""
 
     def __init__(
-        self, case: Case, rule: str, compiled: bool = False, graphed: bool = False, device: str = "cuda"
+        self, case: PeerCase, rule: str, compiled: bool = False, graphed: bool = False, device: str = "cuda"
     ) -> None:  # fmt: skip
         self.case, self.rule, self.device = case, rule, device
         training = rule != "inference"

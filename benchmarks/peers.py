@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from benchmarks.peer_models import CASES, RATES, ByHand, Case, Maker
+from benchmarks.peer_models import CASES, RATES, ByHand, Maker, PeerCase
 from gdlab.devices.wgpu.wgpu_device import adapters
 from gdlab.session import build_inference_session, build_session
 
@@ -26,7 +26,7 @@ SLOW = {"wgpu (software)": ("mlp", "xf")}  # the other cases take minutes a step
 class Ours:
     """One case with one rule in a session."""
 
-    def __init__(self, case: Case, rule: str, device: str) -> None:
+    def __init__(self, case: PeerCase, rule: str, device: str) -> None:
         build = build_inference_session if rule == "inference" else build_session
         self.session = build(case.graph(rule != "inference"), device)
         for name, values in case.weights().items():
@@ -67,18 +67,18 @@ def contestants() -> dict[str, Maker]:
     return found
 
 
-def _by_hand(case: Case, rule: str) -> Any:
+def _by_hand(case: PeerCase, rule: str) -> Any:
     return ByHand(case, rule) if case.name == "mlp" else None
 
 
-def _jax(case: Case, rule: str) -> Any:
+def _jax(case: PeerCase, rule: str) -> Any:
     from benchmarks.peer_jax import Jax
 
     return Jax(case, rule)
 
 
 def _torch(compiled: bool = False, graphed: bool = False) -> Maker:
-    def make(case: Case, rule: str) -> Any:
+    def make(case: PeerCase, rule: str) -> Any:
         from benchmarks.peer_torch import Torch
 
         return Torch(case, rule, compiled, graphed)
@@ -87,7 +87,7 @@ def _torch(compiled: bool = False, graphed: bool = False) -> Maker:
 
 
 # measuring ------------------------------------------------------------------------------------------------------------
-def entered(case: Case, rule: str, makers: dict[str, Maker]) -> dict[str, Any]:
+def entered(case: PeerCase, rule: str, makers: dict[str, Maker]) -> dict[str, Any]:
     """The contestants of one race, warm, whose losses agree."""
     runners: dict[str, Any] = {}
     for name, make in makers.items():

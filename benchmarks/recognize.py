@@ -1,4 +1,4 @@
-"""How much of a transformer in primitives the optimizer recognizes: dispatches before and after, and why not fewer."""
+"""Count the dispatches of a transformer in primitives before and after the optimizer, and say why not fewer."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from gdlab.devices.base import owner
 from gdlab.devices.wgpu.pass_recording import loop
 from gdlab.devices.wgpu.wgpu_device import WgpuProgram, adapters
 from gdlab.session import Session, build_session, build_session_cached, initial_values
-from gdlab.session.optimizer import scalars
 from gdlab.session.run.runner import Runner
+from gdlab.session.update_settings import scalars
 from tests.helpers import networks, numpy_training
 from tests.helpers.wgpu_plans import encode_cost
 

@@ -71,7 +71,7 @@ class Hand:
 
 @dataclass(frozen=True)
 class Flow:
-    """What somebody wants, how it is done both ways, and how it is seen that it was done."""
+    """A user's goal, the steps to it by pointer and by keyboard, and the check that it was reached."""
 
     wanted: str
     pointer: Callable[[Hand], None]
@@ -215,7 +215,7 @@ FLOWS = (
 
 
 def tried(page: Page, flow: Flow, way: Callable[[Hand], None]) -> list[str]:
-    """What was done until it was there."""
+    """Do the steps of a flow until its goal is reached; return the steps done."""
     flow.prepare(page)
     hand = Hand(page)
     way(hand)

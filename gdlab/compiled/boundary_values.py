@@ -186,7 +186,7 @@ def check_targets(where: str, out: Any, ports: Sequence[Port]) -> list[Array | N
 
 # where outputs lie ----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Layout:
+class OutputLayout:
     """The place of outputs in memory that they are copied to: (output, byte offset) pairs, and the bytes in all.
     `pieces`: (buffer, bytes, byte offset) of what is copied."""
 
@@ -198,13 +198,13 @@ class Layout:
         object.__setattr__(self, "pieces", tuple((*port.landed, at) for port, at in self.places))
 
 
-def layout_of(ports: Iterable[Port], start: int = 0, alignment: int = 16) -> Layout:
+def layout_of(ports: Iterable[Port], start: int = 0, alignment: int = 16) -> OutputLayout:
     """Place what is read back of outputs one after the other."""
     places, at = [], start
     for port in ports:
         places.append((port, at))
         at = -(-(at + port.landed[1]) // alignment) * alignment
-    return Layout(tuple(places), at)
+    return OutputLayout(tuple(places), at)
 
 
 def slots_of(ports: Sequence[Port]) -> tuple[OutputSlot, ...]:

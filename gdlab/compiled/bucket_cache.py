@@ -14,9 +14,9 @@ from gdlab.base.kinds import FUNCTION, INTEGER, SEVERAL, TEXT, Kind, check_kind,
 from gdlab.base.types import Array
 from gdlab.base.words import plural
 from gdlab.compiled.buckets import bucket_of, checked_buckets, pad_rows, power_of_two_buckets, slice_rows
-from gdlab.compiled.build_compiled import DEFAULT, DEFAULT_LIMITS, Options, build_graph
+from gdlab.compiled.build_compiled import DEFAULT, DEFAULT_LIMITS, CompiledOptions, build_graph
 from gdlab.compiled.compiled_graph import CompiledGraph
-from gdlab.compiled.launch import Request
+from gdlab.compiled.launch import LaunchRequest
 from gdlab.graph import Graph
 from gdlab.session import DeviceLike
 
@@ -123,7 +123,7 @@ class BucketedCompileCache:
         if axes is True:
             axes = {node.name: 0 for node in graph.inputs if node.type.rank and node.type.shape[0] == upper}
         optimize, boundary, bucket_random = self._options
-        options = Options(self.device, optimize, boundary, axes, False, bucket_random, None)
+        options = CompiledOptions(self.device, optimize, boundary, axes, False, bucket_random, None)
         types = {node.name: node.type for node in graph.parameters}
         there = {} if source is None else source.plan.param_types
         shared = [name for name, type in types.items() if there.get(name) == type]
@@ -210,7 +210,7 @@ class BucketedCompileCache:
         values = {i.name: _padded(graph, i, actual_rows, upper) for i in given}
         inners = _checked_inners(graph, output_inners, upper)
         request = graph.launcher.resolve("run_padded", values)
-        at = Request("run_padded", request.values, None if actual_rows == upper else actual_rows)
+        at = LaunchRequest("run_padded", request.values, None if actual_rows == upper else actual_rows)
         arrays = graph.run_request(at)
         cut = zip(arrays, inners, strict=True)
         return upper, [slice_rows(array, inner, actual_rows) if inner else array for array, inner in cut]

@@ -17,9 +17,9 @@ from gdlab.base.formats import check_boundary
 from gdlab.base.types import DType
 from gdlab.compiled.active_extent import HIDDEN, bounded, bounded_with_gradients, resolve_bucket_axes
 from gdlab.compiled.boundary_values import PACKED, Port, TensorSpec, with_packed
-from gdlab.compiled.compiled_graph import CompiledGraph, Signature
+from gdlab.compiled.compiled_graph import CompiledGraph, GraphSignature
 from gdlab.compiled.expert_routing import ExpertLayer, hidden_last, with_hidden_outputs, with_tables
-from gdlab.compiled.saved import Edge, read_saved
+from gdlab.compiled.saved import SavedBoundary, read_saved
 from gdlab.graph import Graph, Value
 from gdlab.op.storage import derived_parameters, trained_parameters, written_in_place
 from gdlab.ops import pack16, round_to
@@ -65,12 +65,12 @@ def build_compiled_graph(
     use.
     """
     limits = _checked_limits(max_in_flight, landing_bytes, moe_transient)
-    options = Options(device, optimize, boundary or {}, bucket_axes, gradients, bucket_random, cache)
+    options = CompiledOptions(device, optimize, boundary or {}, bucket_axes, gradients, bucket_random, cache)
     return build_graph(graph, options, share_parameters_from, None, *limits[:2], bool(strict_views), limits[2])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Options:
+class CompiledOptions:
     """The arguments of `build_compiled_graph` that say what is compiled."""
 
     device: DeviceLike
@@ -83,7 +83,7 @@ class Options:
 
 
 def build_graph(
-    graph: Graph, options: Options, other: CompiledGraph | Session | None, shared: Collection[str] | None,
+    graph: Graph, options: CompiledOptions, other: CompiledGraph | Session | None, shared: Collection[str] | None,
     max_in_flight: int, landing_bytes: int, strict_views: bool, moe_transient: int = 1,
 ) -> CompiledGraph:  # fmt: skip
     """Return a compiled graph; `shared`: the parameters that are those of `other` (None: all)."""
@@ -104,7 +104,7 @@ def build_graph(
     caches = set(written_in_place(final).values())
     states = tuple(node.name for node in final.parameters if node.id in caches)
     limits = max_in_flight, landing_bytes, strict_views
-    signature = Signature(inputs, outputs, params, states, axes, upper, *limits, layers, hidden, moe_transient)
+    signature = GraphSignature(inputs, outputs, params, states, axes, upper, *limits, layers, hidden, moe_transient)
     made = CompiledGraph(session, report, signature)
     if isinstance(other, CompiledGraph):
         made.share(other)
@@ -148,7 +148,7 @@ def _digest(target: Target) -> str:
     return hashlib.sha256(repr(target).encode()).hexdigest()[:8]
 
 
-def _signature(session: Session, edge: Edge) -> Signature:
+def _signature(session: Session, edge: SavedBoundary) -> GraphSignature:
     """Return the edge of a graph that is opened from a file."""
     graph, plan = session.plan().graph, session.plan()
     names = [name for name in session.values.places.inputs if not name.startswith(HIDDEN)]
@@ -158,7 +158,7 @@ def _signature(session: Session, edge: Edge) -> Signature:
     params = tuple(TensorSpec(name, type.shape, str(type.dtype)) for name, type in plan.param_types.items())
     limits = edge.max_in_flight, edge.landing_bytes, edge.strict_views
     of = inputs, outputs, params, edge.states, dict(edge.axes), edge.upper
-    return Signature(*of, *limits, edge.layers, hidden, edge.moe_transient)
+    return GraphSignature(*of, *limits, edge.layers, hidden, edge.moe_transient)
 
 
 # checks ---------------------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def _session_of(other: CompiledGraph | Session | None) -> Session | None:
 
 # the graph ------------------------------------------------------------------------------------------------------------
 def _written(
-    graph: Graph, options: Options
+    graph: Graph, options: CompiledOptions
 ) -> tuple[Graph, Mapping[str, tuple[int, ...]], int | None, tuple[ExpertLayer, ...]]:
     """Return the graph whose outputs are all that runs give, and hidden ones behind them; its bucket axes by input,
     their extent, and its layers of experts."""

@@ -36,7 +36,7 @@ from gdlab.base.types import Array
 from gdlab.base.words import listed, plural
 from gdlab.compiled.boundary_values import (
     FEEDABLE,
-    Layout,
+    OutputLayout,
     OutputSlot,
     Port,
     TensorSpec,
@@ -53,9 +53,9 @@ from gdlab.compiled.capabilities import Capabilities, capabilities_of
 from gdlab.compiled.expert_routing import ExpertLayer, Mask, MoeResidencyStats, checked_mask
 from gdlab.compiled.flights import NOTHING, Flight, Flights, pipelined
 from gdlab.compiled.handles import HeldHandles
-from gdlab.compiled.launch import REMEDY, Launcher, Request
+from gdlab.compiled.launch import REMEDY, Launcher, LaunchRequest
 from gdlab.compiled.residency import Residency
-from gdlab.compiled.saved import Edge, SavedGraph, write_saved
+from gdlab.compiled.saved import SavedBoundary, SavedGraph, write_saved
 from gdlab.compiled.views import Arena, RawOutput, Views
 from gdlab.devices.base import DeviceInfo
 from gdlab.graph import Graph
@@ -64,7 +64,7 @@ from gdlab.plan.records import ExecutionPlan
 from gdlab.rewrite import OptimizeReport
 from gdlab.session import Session, open_session
 from gdlab.session.arrays import as_array
-from gdlab.session.checkpoint import Snapshot
+from gdlab.session.checkpoint import CheckpointContent
 from gdlab.session.external import unknown_slot
 from gdlab.session.profile import SessionProfile, check_samples
 
@@ -73,7 +73,7 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Signature:
+class GraphSignature:
     """The edge of a compiled graph, and the options that its copies have too. `states`: parameters that the graph
     writes; `axes`: the bucket axes by input, `upper`: their extent; `landing_bytes`: the most that pipelined outputs
     take at a time. `layers` of experts, whose choices are `hidden` outputs, and how many experts come from the host at
@@ -92,7 +92,7 @@ class Signature:
     hidden: Mapping[str, Port] = field(default_factory=dict)
     moe_transient: int = 1
 
-    def over(self, session: Session) -> Signature:
+    def over(self, session: Session) -> GraphSignature:
         """Return the same edge over another session, whose plan has the same inputs and outputs."""
         places, buffers = session.values.places.inputs, iter(session.plan().output_buffers)
         inputs = {name: replace(port, buffer=places[name]) for name, port in self.inputs.items()}
@@ -116,9 +116,13 @@ class CompiledGraph(Closing):
     """
 
     def __init__(
-        self, session: Session | None = None, report: OptimizeReport | None = None, signature: Signature | None = None,
-        *_: object, **__: object,
-    ) -> None:  # fmt: skip
+        self,
+        session: Session | None = None,
+        report: OptimizeReport | None = None,
+        signature: GraphSignature | None = None,
+        *_: object,
+        **__: object,
+    ) -> None:
         if not isinstance(session, Session) or report is None or signature is None:
             raise TypeError("CompiledGraph(): use build_compiled_graph(graph)")
         self.session, self.report, self.signature = session, report, signature
@@ -328,7 +332,7 @@ class CompiledGraph(Closing):
         targets = iter(check_targets("run", out, self.signature.outputs))
         return self._alone("run", lambda: self.launcher.run_numbers(request, lambda p, n: _filled(next(targets), p, n)))
 
-    def run_request(self, request: Request) -> list[Array]:
+    def run_request(self, request: LaunchRequest) -> list[Array]:
         """`run` of inputs that are resolved, at an extent of their own."""
         return self._alone(request.where, lambda: self.launcher.run(request, self.launcher.all))
 
@@ -400,7 +404,7 @@ class CompiledGraph(Closing):
         self._run_into_arena(self.launcher.resolve("run_slots", pairs))
         return self._slots
 
-    def _run_into_arena(self, request: Request) -> Arena:
+    def _run_into_arena(self, request: LaunchRequest) -> Arena:
         return self._alone(request.where, lambda: self.launcher.run_into_arena(request))
 
     def arena_ptr(self) -> int:
@@ -490,7 +494,7 @@ class CompiledGraph(Closing):
         if weights:
             stored, unset = self._alone("save", lambda: self._whole(self._stored))
         names = {b: name for name, b in self.whole_plan.stored_params}
-        edge = Edge(
+        edge = SavedBoundary(
             tuple(spec.dtype for spec in self.inputs), tuple(spec.dtype for spec in self.outputs), of.states,
             tuple((name, tuple(axes)) for name, axes in of.axes.items()), of.upper, of.max_in_flight, of.landing_bytes,
             of.strict_views, tuple(sorted(unset)), of.layers, of.moe_transient,
@@ -512,14 +516,14 @@ class CompiledGraph(Closing):
         """Take the parameters from a checkpoint, of a session of the same parameters too, all or none."""
         self._write(lambda: self._whole(lambda: self.session.load_checkpoint(path)))
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> CheckpointContent:
         """Return the parameters as they are after everything launched, in memory: what `restore` takes."""
         self._alone("snapshot", lambda: self.flights.finish(False))
         if unset := self.session.values.parameters_without_value():
             raise ParamNotSetError("snapshot", "parameters", f"no value for {listed(unset)}", REMEDY)
         return self._alone("snapshot", lambda: self._whole(lambda: self.session.snapshot()))
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: CheckpointContent) -> None:
         """Go back to the parameters of a snapshot; `draw` and `epoch` go on."""
         self._write(lambda: self._whole(lambda: self.session.restore(snapshot, self.session.step_count)))
 
@@ -617,7 +621,7 @@ class CompiledGraph(Closing):
         (array,) = self._alone(where, lambda: self._run_fed(request, layout, name, index))
         return array
 
-    def _run_fed(self, request: Request, layout: Layout, name: str, index: int) -> list[Array]:
+    def _run_fed(self, request: LaunchRequest, layout: OutputLayout, name: str, index: int) -> list[Array]:
         before = dict(self.handles.feeds)
         epoch, self.handles.feeds[name] = self.epoch, index
         try:
@@ -704,12 +708,12 @@ class CompiledGraph(Closing):
         self._begin(flight)
         return flight.future
 
-    def _flight(self, where: str, inputs: Any, layout: Layout, own: bool) -> Flight:
+    def _flight(self, where: str, inputs: Any, layout: OutputLayout, own: bool) -> Flight:
         request = self.launcher.resolve(where, inputs)
         self.launcher.check(request)
         if self.flights.posted:  # it begins after this call
             values = {name: numbers.copy() for name, numbers in request.values.items()}
-            request = Request(where, values, request.extent)
+            request = LaunchRequest(where, values, request.extent)
         return Flight(self.launcher, request, layout, own)
 
     def _begin(self, flight: Flight) -> None:
@@ -920,12 +924,12 @@ class CompiledGraph(Closing):
             self._set_masks("clone_from", held.masks)
         self._alone("clone", lambda: self._hold(held))
 
-    def _held(self) -> Held:
+    def _held(self) -> TransferredValues:
         stored, unset = self._stored()
         experts = self.experts
         matrices = {name: experts.read(name) for name in experts.split}
         rest = self.handles.held(), self.launcher.extent, self.draw, experts.masks, experts.captured, matrices
-        return Held(stored, unset, *rest)
+        return TransferredValues(stored, unset, *rest)
 
     def _stored(self) -> tuple[dict[int, Array], frozenset[str]]:
         """Return the parameters by buffer, and the names of those without a value, after all pending work."""
@@ -947,7 +951,7 @@ class CompiledGraph(Closing):
         self.session.values.unset_parameters.have(set(self.param_names) - set(unset))
         self.session.values.unset_parameters.lack(unset)
 
-    def _hold(self, held: Held) -> None:
+    def _hold(self, held: TransferredValues) -> None:
         self.flights.finish(False)
         self.views.end("clone_from")
         self._store(held.stored, held.unset)
@@ -960,7 +964,7 @@ class CompiledGraph(Closing):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class TransferredValues:
     """The values of a compiled graph, for another one of the same plan. `stored`: parameters by buffer, those of
     storage dtypes as words; `unset`: parameters without a value; `matrices`: the weights of which some experts lie on
     the host."""

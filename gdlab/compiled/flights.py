@@ -13,11 +13,11 @@ from functools import partial
 
 from gdlab.base.threads import post_callback
 from gdlab.base.types import Array
-from gdlab.compiled.boundary_values import Layout, given_out
-from gdlab.compiled.launch import Launcher, Request, discard
+from gdlab.compiled.boundary_values import OutputLayout, given_out
+from gdlab.compiled.launch import Launcher, LaunchRequest, discard
 from gdlab.devices.base import Readback
 
-NOTHING = Layout((), 4)  # the landing of a forward whose outputs nobody reads: it tells the end
+NOTHING = OutputLayout((), 4)  # the landing of a forward whose outputs nobody reads: it tells the end
 POLL_SECONDS = 5e-5
 
 
@@ -57,7 +57,7 @@ class ForwardFuture(Future[list[Array]]):
 class Flight:
     """A forward that nobody waits for yet. `future`: its outputs; `own`: an error of it is the future's alone."""
 
-    def __init__(self, launcher: Launcher, request: Request, layout: Layout, own: bool) -> None:
+    def __init__(self, launcher: Launcher, request: LaunchRequest, layout: OutputLayout, own: bool) -> None:
         self.launcher, self.request, self.layout, self.own = launcher, request, layout, own
         self.future = ForwardFuture()
         self._landing: Readback | None = None
@@ -185,14 +185,14 @@ class Flights:
 
 
 def pipelined(
-    launcher: Launcher, requests: Sequence[Request], layout: Layout, most_bytes: int
+    launcher: Launcher, requests: Sequence[LaunchRequest], layout: OutputLayout, most_bytes: int
 ) -> list[list[Array]]:  # fmt: skip
     """Launch forwards one after the other and wait at the end, or where their landings exceed `most_bytes`; return the
     outputs of a layout. Several short ones are one submission, where the device has submissions."""
     results, stride = list[list[Array]](), launcher.stride(layout)
     count = max(1, most_bytes // stride)
     for start in range(0, len(requests), count):
-        some, landings = requests[start : start + count], list[tuple[Readback, Sequence[Request]]]()
+        some, landings = requests[start : start + count], list[tuple[Readback, Sequence[LaunchRequest]]]()
         together = launcher.at_once(some)
         try:
             for k in range(0, len(some), together):
@@ -211,8 +211,8 @@ def pipelined(
 
 
 def _landing_of(
-    launcher: Launcher, requests: Sequence[Request], layout: Layout, stride: int
-) -> tuple[Readback, Sequence[Request]]:
+    launcher: Launcher, requests: Sequence[LaunchRequest], layout: OutputLayout, stride: int
+) -> tuple[Readback, Sequence[LaunchRequest]]:
     """Launch forwards into one landing."""
     if len(requests) == 1:
         return launcher.launch_into(requests[0], layout), requests

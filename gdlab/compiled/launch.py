@@ -15,18 +15,18 @@ from gdlab.base.errors import InputConflictError, MissingInputError, ParamNotSet
 from gdlab.base.types import Array
 from gdlab.base.words import listed
 from gdlab.compiled.active_extent import EXTENT
-from gdlab.compiled.boundary_values import Layout, Port, accept, given_out, layout_of, named_values, slots_of
+from gdlab.compiled.boundary_values import OutputLayout, Port, accept, given_out, layout_of, named_values, slots_of
 from gdlab.compiled.handles import Handles
 from gdlab.compiled.residency import Residency
 from gdlab.compiled.views import Arena, Views, arena_of, convert_into
-from gdlab.devices.base import BufferCopy, Counters, Readback
+from gdlab.devices.base import BufferCopy, QueueCounters, Readback
 from gdlab.session import Session
 from gdlab.session.profile import SessionProfile
 
 T = TypeVar("T")
 Read = Callable[[str, Port, Any], Array]
 REMEDY = "set_param, initialize(seed) or load_params"
-COUNTED = tuple(field.name for field in fields(Counters))
+COUNTED = tuple(field.name for field in fields(QueueCounters))
 NAMES = (*COUNTED, "arenas_retired", "moe_sync_points")
 LONG_FLOPS = 1 << 29  # of a forward that takes tens of milliseconds
 LONG_SECONDS = 0.03
@@ -34,7 +34,7 @@ _totals = attrgetter(*COUNTED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
+class LaunchRequest:
     """A forward that is asked for: numbers by input, and the extent that was set when it was called (None: all)."""
 
     where: str
@@ -60,7 +60,7 @@ class Launcher:
         self.converted = layout_of((p for p in outputs if not _lands_as_shown(p)), self.arena_bytes)
         pairs = list(zip(outputs, self.slots, strict=True))
         direct = tuple((port, slot.byte_offset) for port, slot in pairs if _lands_as_shown(port))
-        self.in_arena = Layout(direct + self.converted.places, max(self.converted.nbytes, self.arena_bytes))
+        self.in_arena = OutputLayout(direct + self.converted.places, max(self.converted.nbytes, self.arena_bytes))
         self._converted_slots = [slot for port, slot in pairs if not _lands_as_shown(port)]
         self._names = tuple(port.spec.name for port in outputs)
         self.extent: int | None = None
@@ -85,7 +85,7 @@ class Launcher:
         self._before, self._after = before._before, before._after
 
     # resolve ----------------------------------------------------------------------------------------------------------
-    def resolve(self, where: str, inputs: Any, read: Read = accept) -> Request:
+    def resolve(self, where: str, inputs: Any, read: Read = accept) -> LaunchRequest:
         """Convert the inputs of a call; raises for unknown names and for data that does not fit."""
         values = {}
         for name, data in named_values(where, inputs).items():
@@ -93,9 +93,9 @@ class Launcher:
             if port is None:
                 raise unknown_name(where, "input", str(name), self.inputs)
             values[name] = read(where, port, data)
-        return Request(where, values, self.extent)
+        return LaunchRequest(where, values, self.extent)
 
-    def check(self, request: Request) -> None:
+    def check(self, request: LaunchRequest) -> None:
         """Raise unless every input and parameter has a value, and no value is given for a gpu handle."""
         where, values, handles = request.where, request.values, self.handles
         if self.session.closed:
@@ -118,7 +118,7 @@ class Launcher:
             raise MissingInputError(where, "inputs", f"no value for {listed(missing)}", wanted)
 
     # launch -----------------------------------------------------------------------------------------------------------
-    def launch(self, request: Request, copies: Iterable[BufferCopy], landing: Readback) -> None:
+    def launch(self, request: LaunchRequest, copies: Iterable[BufferCopy], landing: Readback) -> None:
         """Upload, run, feed and copy, in one submission where the device has submissions. Checks nothing."""
         before = self._totals()
         try:
@@ -143,14 +143,16 @@ class Launcher:
         self.last_extent = request.extent
         self._before, self._after = before, self._totals()
 
-    def at_once(self, requests: Sequence[Request]) -> int:
+    def at_once(self, requests: Sequence[LaunchRequest]) -> int:
         """Return how many of these forwards the device does well to make in one submission."""
         if self.experts.paging or self.handles.by_host or self.session.progress.partial is not None:
             return 1
         nbytes = max(sum(data.nbytes for data in request.values.values()) for request in requests)
         return self.program.steps_at_once(nbytes)
 
-    def launch_many(self, requests: Sequence[Request], layout: Layout, landing: Readback, stride: int) -> None:
+    def launch_many(
+        self, requests: Sequence[LaunchRequest], layout: OutputLayout, landing: Readback, stride: int
+    ) -> None:
         """Launch forwards in one submission; the outputs of each go to its own part of a landing. Checks nothing."""
         before, parts = self._totals(), []
         try:
@@ -182,7 +184,7 @@ class Launcher:
         self.experts.forward()
         self.program.copy(copies, landing)
 
-    def _extent_upload(self, request: Request) -> list[tuple[int, Array]]:
+    def _extent_upload(self, request: LaunchRequest) -> list[tuple[int, Array]]:
         if self.upper is None:
             return []
         extent = self.upper if request.extent is None else request.extent
@@ -191,14 +193,14 @@ class Launcher:
         self._extent_there = extent
         return [(self.session.values.places.inputs[EXTENT], np.array([extent], np.uint32))]
 
-    def profile(self, request: Request, samples: int) -> SessionProfile:
+    def profile(self, request: LaunchRequest, samples: int) -> SessionProfile:
         """Time the dispatches of some forwards with these inputs, which do not count."""
         self.check(request)
         for buffer, data in self.handles.uploads(request.values) + self._extent_upload(request):
             self.program.upload(buffer, data)
         return self.session.profiling.timed(samples, False)
 
-    def launch_into(self, request: Request, layout: Layout) -> Readback:
+    def launch_into(self, request: LaunchRequest, layout: OutputLayout) -> Readback:
         """Launch a forward whose outputs of a layout go to a landing."""
         self.check(request)
         behind = self._behind(layout)
@@ -210,11 +212,11 @@ class Launcher:
             raise
         return landing
 
-    def _behind(self, layout: Layout) -> Layout:
+    def _behind(self, layout: OutputLayout) -> OutputLayout:
         """Place what is read back with every forward behind the outputs: numbers of experts that may be out of
         range."""
         if not self.unchecked:
-            return Layout((), 0)
+            return OutputLayout((), 0)
         return layout_of(self.unchecked, -(-max(layout.nbytes, 4) // 16) * 16)
 
     # land -------------------------------------------------------------------------------------------------------------
@@ -223,11 +225,11 @@ class Launcher:
         self.program.wait()
         self._after = self._totals()
 
-    def stride(self, layout: Layout) -> int:
+    def stride(self, layout: OutputLayout) -> int:
         """The bytes from one forward to the next in a landing of several."""
         return -(-max(layout.nbytes, self._behind(layout).nbytes, 4) // 16) * 16
 
-    def numbers(self, layout: Layout, landing: Readback, start: int = 0) -> list[tuple[Port, Array]]:
+    def numbers(self, layout: OutputLayout, landing: Readback, start: int = 0) -> list[tuple[Port, Array]]:
         """Return what has arrived, as views of the landing, in which it begins at `start`: numbers inside, of packed
         outputs the bits of their 16-bit elements."""
         memory = landing.view()
@@ -238,23 +240,23 @@ class Launcher:
             found.append((port, flat.reshape(port.spec.shape)))
         return found
 
-    def check_landed(self, where: str, layout: Layout, landing: Readback, start: int = 0) -> None:
+    def check_landed(self, where: str, layout: OutputLayout, landing: Readback, start: int = 0) -> None:
         """Raise `ExpertIndexError` where a row of a forward that has arrived chose an expert that does not exist."""
         if self.unchecked:
             self.experts.check(where, [numbers for _, numbers in self.numbers(self._behind(layout), landing, start)])
 
-    def taken(self, layout: Layout, landing: Readback) -> list[Array]:
+    def taken(self, layout: OutputLayout, landing: Readback) -> list[Array]:
         """Return the outputs of a landing that has arrived, as fresh arrays, and release it."""
         try:
             return [given_out(port, numbers) for port, numbers in self.numbers(layout, landing)]
         finally:
             landing.release()
 
-    def run(self, request: Request, layout: Layout) -> list[Array]:
+    def run(self, request: LaunchRequest, layout: OutputLayout) -> list[Array]:
         """Make a forward and return the outputs of a layout."""
         return self.taken(layout, self._arrived(request, layout))
 
-    def run_numbers(self, request: Request, take: Callable[[Port, Array], T]) -> list[T]:
+    def run_numbers(self, request: LaunchRequest, take: Callable[[Port, Array], T]) -> list[T]:
         """Make a forward and return what `take` makes of each output's numbers inside, which lie in a landing."""
         landing = self._arrived(request, self.all)
         try:
@@ -262,7 +264,7 @@ class Launcher:
         finally:
             landing.release()
 
-    def run_into_arena(self, request: Request) -> Arena:
+    def run_into_arena(self, request: LaunchRequest) -> Arena:
         """Make a forward whose outputs stay where they land."""
         landing = self._arrived(request, self.in_arena)
         try:
@@ -275,7 +277,7 @@ class Launcher:
         self.views.fill(arena)
         return arena
 
-    def _arrived(self, request: Request, layout: Layout) -> Readback:
+    def _arrived(self, request: LaunchRequest, layout: OutputLayout) -> Readback:
         """Make a forward and wait for it."""
         start = time.perf_counter()
         landing = self.launch_into(request, layout)
@@ -310,7 +312,7 @@ def discard(landings: Iterable[Readback]) -> None:
             landing.release()
 
 
-def _copies(layout: Layout, landing: Readback, start: int = 0) -> list[BufferCopy]:
+def _copies(layout: OutputLayout, landing: Readback, start: int = 0) -> list[BufferCopy]:
     return [BufferCopy(buffer, 0, landing, start + at, nbytes) for buffer, nbytes, at in layout.pieces]
 
 

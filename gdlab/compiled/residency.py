@@ -39,7 +39,7 @@ ABSENT = 0xFFFFFFFF  # of a table: the matrix is not here
 
 
 @dataclass(slots=True, eq=False)
-class Pool:
+class ExpertPool:
     """The matrices of a weight: `pages` by expert (a resident one's page, else ABSENT), `transient`: the first page
     that changes, and the matrices of the others, on the host."""
 
@@ -58,7 +58,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stop:
+class ResidencyStop:
     """A dispatch that reads a pool with host experts: its number, the layer, and the buffer of the numbers."""
 
     dispatch: int
@@ -88,7 +88,7 @@ class Residency:
 
     # masks ------------------------------------------------------------------------------------------------------------
     @property
-    def split(self) -> Mapping[str, Pool]:
+    def split(self) -> Mapping[str, ExpertPool]:
         """The weights of which some experts lie on the host."""
         return {name: pool for name, pool in self.pools.items() if (pool.pages == ABSENT).any()}
 
@@ -126,7 +126,7 @@ class Residency:
         return made
 
     # pools ------------------------------------------------------------------------------------------------------------
-    def _pools(self) -> Iterator[tuple[str, Pool]]:
+    def _pools(self) -> Iterator[tuple[str, ExpertPool]]:
         """Yield the pool of each weight that is read by way of a table."""
         inputs, types = self.session.values.places.inputs, self.session.plan().param_types
         stored = dict(self.session.plan().stored_params)
@@ -139,12 +139,12 @@ class Residency:
                 there, count = resident(mask, experts), types[name].shape[0]
                 pages = np.full(experts, ABSENT, np.uint32)
                 pages[there] = np.arange(there.sum(), dtype=np.uint32)
-                yield name, Pool(stored[name], table, pages, int(there.sum()), count)
+                yield name, ExpertPool(stored[name], table, pages, int(there.sum()), count)
 
-    def _stops(self) -> list[Stop]:
+    def _stops(self) -> list[ResidencyStop]:
         pools = {pool.buffer: name for name, pool in self.pools.items() if (pool.pages == ABSENT).any()}
         return [
-            Stop(d.index, pools[d.operands[1].buffer], d.operands[2].buffer)
+            ResidencyStop(d.index, pools[d.operands[1].buffer], d.operands[2].buffer)
             for d in self.session.plan().dispatches
             if len(d.operands) > 3 and d.operands[1].buffer in pools
         ]
@@ -158,7 +158,7 @@ class Residency:
         """Return the tables that must be written before a forward: those of resident experts."""
         return [row for pool in self.pools.values() for row in self._table(pool, pool.pages)]
 
-    def _table(self, pool: Pool, pages: Array) -> list[tuple[int, Array]]:
+    def _table(self, pool: ExpertPool, pages: Array) -> list[tuple[int, Array]]:
         held = pages.tobytes()
         if held == pool.there:
             return []
@@ -216,7 +216,7 @@ class Residency:
         assert partial is not None  # the first stop began it
         return partial
 
-    def _rounds(self, stop: Stop, numbers: Array) -> None:
+    def _rounds(self, stop: ResidencyStop, numbers: Array) -> None:
         """Run a product for the resident experts, then for the host experts that rows chose, some at a time. The last
         round is the step's own."""
         steps, program, pool = self.session.steps, self.session.loaded.program, self.pools[stop.weight]

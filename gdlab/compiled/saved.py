@@ -19,8 +19,8 @@ from gdlab.base.errors import GdlabError, LoadError
 from gdlab.base.files import open_regular, write_file
 from gdlab.base.types import Array
 from gdlab.compiled.expert_routing import ExpertLayer
-from gdlab.plan.cache import versions
 from gdlab.plan.codec import decode, encode, plan_of
+from gdlab.plan.plan_cache import versions
 from gdlab.plan.records import ExecutionPlan
 
 FORMAT = 1
@@ -29,7 +29,7 @@ PARAMETER = "parameter/"
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class SavedBoundary:
     """The edge of a saved graph: boundary dtypes of inputs and outputs in order, states, bucket axes by input and their
     extent, the limits of `build_compiled_graph`, the parameters that have no value in the file, and layers of experts
     with their transient pages."""
@@ -52,7 +52,7 @@ class SavedGraph:
     """The content of a file. `stored`: parameters by the name under which the plan stores them."""
 
     plan: ExecutionPlan
-    edge: Edge
+    edge: SavedBoundary
     stored: Mapping[str, Array]
 
 
@@ -78,7 +78,7 @@ def read_saved(path: str | os.PathLike[str]) -> SavedGraph:
         head = json.loads(tensors.pop("head").tobytes())
         _check_head(path, head, tensors)
         body = json.loads(tensors.pop("body").tobytes())
-        plan, edge = plan_of(body["plan"]), decode(body["edge"], Edge)
+        plan, edge = plan_of(body["plan"]), decode(body["edge"], SavedBoundary)
     except LoadError:
         raise
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, GdlabError) as error:

@@ -30,7 +30,7 @@ class DeviceInfo:
 
 
 @dataclass(slots=True)
-class Counters:
+class QueueCounters:
     """Totals of a queue, counted where the work is done. `forwards`: steps; `submissions`: a step may be submitted in
     parts; `uploads` and `readbacks`: tensors; `copies`: on the device; `waits`: until nothing is in flight;
     `throttle_waits`: for the oldest of too many steps; `*_created`: objects made, which a steady state does not."""
@@ -199,7 +199,7 @@ class Queue(ABC):
     turn of the device (`Device.turn`). At most `depth` submissions with a readback (steps) are in flight."""
 
     depth: int
-    counters: Counters
+    counters: QueueCounters
 
     @abstractmethod
     def make(self, nbytes: int, name: str = "") -> Any:
@@ -322,7 +322,7 @@ class Program(ABC):
     updates: int = 0  # by rules with moments; whoever restores a state sets it, so that cpu goes on with the same bits
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> QueueCounters:
         """The totals of its queue."""
         return self.queue.counters
 
@@ -443,7 +443,7 @@ class Program(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedBuffers:
     """Buffers that a new program takes over from `program` instead of making its own: (its id, the id there)."""
 
     program: Program
@@ -466,7 +466,7 @@ class Device(ABC):
         """Return a new queue. Call it in the turn."""
 
     @abstractmethod
-    def load(self, plan: ExecutionPlan, shared: Shared | None = None) -> Program:
+    def load(self, plan: ExecutionPlan, shared: SharedBuffers | None = None) -> Program:
         """Validate the plan, allocate its buffers and make its kernels ready; raises `CompileError` before anything
         is left half built. `shared` says which buffers live in another program of this device."""
 

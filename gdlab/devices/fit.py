@@ -14,7 +14,7 @@ import numpy as np
 from gdlab.base.errors import CompileError, SessionError
 from gdlab.base.types import Shape
 from gdlab.base.words import nbytes
-from gdlab.plan.records import Buffer, ExecutionPlan, Update
+from gdlab.plan.records import ExecutionPlan, PlanBuffer, Update
 from gdlab.plan.target import Limits
 from gdlab.plan.verify import verify, verify_update
 
@@ -34,7 +34,7 @@ class Bounds:
 class Place:
     """The place of a tensor: in the device buffer `home` of `nbytes` bytes, from its beginning."""
 
-    buffer: Buffer
+    buffer: PlanBuffer
     home: tuple[str, int]
     nbytes: int
 
@@ -66,7 +66,7 @@ def plan_places(plan: ExecutionPlan) -> dict[int, Place]:
     return {buffer.id: Place(buffer, ("slot", slot), round_up(slots[slot].nbytes)) for buffer, slot in tenants}
 
 
-def state_places(buffers: Iterable[Buffer]) -> dict[int, Place]:
+def state_places(buffers: Iterable[PlanBuffer]) -> dict[int, Place]:
     """Return the places of the state buffers of an update: each alone."""
     return {b.id: Place(b, ("state", b.id), round_up(b.nbytes)) for b in buffers}
 
@@ -90,7 +90,7 @@ def check_update(plan: ExecutionPlan, update: Update, bounds: Bounds) -> None:
     _check_allocations(state_places(update.buffers).values(), bounds)
 
 
-def check_memory(need: int, buffers: Iterable[Buffer], free: int | None) -> None:
+def check_memory(need: int, buffers: Iterable[PlanBuffer], free: int | None) -> None:
     """Refuse what the machine has no memory for, before anything is allocated: systems promise more than they hold."""
     if free is not None and need > free:
         largest = max(buffers, key=lambda b: b.nbytes)

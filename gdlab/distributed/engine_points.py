@@ -9,8 +9,8 @@ from typing import Any
 import cloudpickle
 
 from gdlab.distributed.engine import device_name, host_name
-from gdlab.distributed.point_run import Outcome, PointRunner, Progress
-from gdlab.distributed.points import Settings
+from gdlab.distributed.point_run import PointProgress, PointResult, PointRunner
+from gdlab.distributed.points import PointSettings
 from gdlab.session import DeviceLike
 
 _ANY = ("auto", "wgpu", None)  # devices that name no adapter
@@ -40,7 +40,7 @@ def _device(asked: DeviceLike) -> DeviceLike:
     return own if fits else asked
 
 
-def run_point(key: str, settings: bytes, steps: int) -> Outcome | None:
+def run_point(key: str, settings: bytes, steps: int) -> PointResult | None:
     """Run one point and publish how it is doing; None where this engine does not know the sweep. An interrupt ends the
     point, not the engine."""
     try:
@@ -49,18 +49,18 @@ def run_point(key: str, settings: bytes, steps: int) -> Outcome | None:
             return None
         publish = _publisher()
         publish(identity())
-        return runner.run(Settings(cloudpickle.loads(settings)), steps, publish)
+        return runner.run(PointSettings(cloudpickle.loads(settings)), steps, publish)
     except KeyboardInterrupt:
-        return Outcome("stopped", note="stopped")
+        return PointResult("stopped", note="stopped")
 
 
-def _publisher() -> Callable[[Progress | tuple[str, int]], None]:
+def _publisher() -> Callable[[PointProgress | tuple[str, int]], None]:
     """Return a function that sends news of the running task to its client, each under a number of its own."""
     from ipyparallel.engine.datapub import publish_data
 
     count = 0
 
-    def publish(news: Progress | tuple[str, int]) -> None:
+    def publish(news: PointProgress | tuple[str, int]) -> None:
         nonlocal count
         publish_data({f"news{count}": news})
         count += 1

@@ -27,7 +27,7 @@ class Vote:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class MeetingResult:
     """The words of all engines: losses in their order, whether one wants to stop, those that failed."""
 
     losses: tuple[float, ...]
@@ -60,7 +60,7 @@ class Meeting:
         """Return the number of engines."""
         return int(self.comm.Get_size())
 
-    def vote(self, mine: Vote) -> Outcome:
+    def vote(self, mine: Vote) -> MeetingResult:
         """Exchange votes; returns when every engine has given its own: here the early wait for the late."""
         begin = time.perf_counter()
         words = np.zeros((3, self.size))
@@ -68,7 +68,7 @@ class Meeting:
         self.comm.Allreduce(_in_place(), words)
         self.waiting += time.perf_counter() - begin
         failed = tuple(int(k) for k in np.flatnonzero(words[2]))
-        return Outcome(tuple(words[0].tolist()), bool(words[1].any()), failed)
+        return MeetingResult(tuple(words[0].tolist()), bool(words[1].any()), failed)
 
     def reduce(self, session: Session) -> None:
         """Put the mean over the engines in the place of every gradient that the update reads."""

@@ -21,7 +21,7 @@ from gdlab.base.errors import MissingInputError
 from gdlab.base.files import write_file
 from gdlab.base.types import Array
 from gdlab.base.words import listed
-from gdlab.distributed import feeds
+from gdlab.distributed import engine_feeds
 from gdlab.distributed.engine import device_name
 from gdlab.distributed.meeting import Meeting, Vote, Wire
 from gdlab.graph import Graph
@@ -29,9 +29,9 @@ from gdlab.plan import compile as compile_graph
 from gdlab.plan.records import PlanMode
 from gdlab.plan.target import CompileOptions
 from gdlab.session import Session, open_session, resolve_device
-from gdlab.session.checkpoint import Snapshot
-from gdlab.session.run.conditions import parse_test
+from gdlab.session.checkpoint import CheckpointContent
 from gdlab.session.run.lookout import Lookout
+from gdlab.session.run.stop_conditions import parse_test
 from gdlab.study.study import Study
 
 EVERY = 0.2  # seconds between two reports
@@ -51,7 +51,7 @@ class Job:
     opens: tuple[Callable[..., Session], tuple[Any, ...]]
     optimizer: Any
     settings: Any
-    feed: feeds.Given
+    feed: engine_feeds.Given
     inputs: Mapping[str, Any]
     first: int
     steps: int
@@ -69,7 +69,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class Report:
+class EngineReport:
     """An engine's figures so far: steps made, seconds in steps, reductions and waiting, bytes, its own last loss, and
     the median over the last updates of the time that its own step took. `reductions`: how many were made; `read` and
     `write`: seconds in which all gradients go to the host and back, measured before the first step; `error`: that of
@@ -96,7 +96,7 @@ class Ended:
     the engines that raised; `differing`: the parameter that is not the same everywhere; `stopped`: by a person;
     `condition`: why a condition ended the run."""
 
-    report: Report
+    report: EngineReport
     losses: list[float] = field(default_factory=list)
     checkpoint: str = ""
     failed: tuple[int, ...] = ()
@@ -115,7 +115,7 @@ def run(job: Job) -> Ended:
 
     meeting = Meeting(MPI.COMM_WORLD if job.mpi else MPI.COMM_SELF, job.wire)
     with stop_signal() as stop:
-        return _Part(job, meeting, stop).run()
+        return _EnginePart(job, meeting, stop).run()
 
 
 def open_study(
@@ -145,13 +145,13 @@ def stop_signal() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-class _Part:
+class _EnginePart:
     """The part of one engine while it runs. Every engine makes the same collective calls in the same order, whatever
     fails: an error is kept until all have voted."""
 
     def __init__(self, job: Job, meeting: Meeting, stop: threading.Event) -> None:
         self.job, self.meeting, self.stop = job, meeting, stop
-        self.report, self.losses = Report(step=job.first), list[float]()
+        self.report, self.losses = EngineReport(step=job.first), list[float]()
         self.recent: deque[float] = deque(maxlen=LATE_STEPS)
         self.saved_at, self.saved_step, self.told_at = time.monotonic(), job.first, 0.0
         self.error: BaseException | None = None
@@ -207,9 +207,9 @@ class _Part:
             session.load_checkpoint(job.state)
         return session
 
-    def _batches(self) -> feeds.Batches:
+    def _batches(self) -> engine_feeds.Batches:
         session, meeting = _KNOWN[self.job.key], self.meeting
-        return feeds.batches_of(self.job.feed, session.loaded.plan.graph, meeting.rank, meeting.size)
+        return engine_feeds.batches_of(self.job.feed, session.loaded.plan.graph, meeting.rank, meeting.size)
 
     def _share_state(self, session: Session) -> None:
         """Give all engines parameters, moments and counter of engine 0."""
@@ -226,11 +226,11 @@ class _Part:
             comm.Bcast(data)
             tensors[name] = data
         if not root:
-            session.restore(Snapshot(tensors, adam_step, adam, states))
+            session.restore(CheckpointContent(tensors, adam_step, adam, states))
         session.values.unset_parameters.have(session.param_names())
 
     # the steps --------------------------------------------------------------------------------------------------------
-    def _steps(self, session: Session, batches: feeds.Batches) -> Ended:
+    def _steps(self, session: Session, batches: engine_feeds.Batches) -> Ended:
         job, made, condition = self.job, self.job.first, ""
         updates, stopped, failed, differing = made // job.accumulate, False, tuple[int, ...](), ""
         until = _Until(job.until, session, self.meeting)
@@ -267,7 +267,7 @@ class _Part:
             ended.losses = self.losses
         return ended
 
-    def _gradients(self, session: Session, batches: feeds.Batches, made: int) -> float:
+    def _gradients(self, session: Session, batches: engine_feeds.Batches, made: int) -> float:
         """Make the steps of one update; return the mean of their losses."""
         losses = []
         for step in range(made, made + self.job.accumulate):
@@ -299,7 +299,7 @@ class _Part:
         self.report.median = statistics.median(self.recent) if self.recent else 0.0
         from ipyparallel.datapub import publish_data
 
-        fields: Mapping[str, Any] = {name: getattr(self.report, name) for name in Report.__slots__}
+        fields: Mapping[str, Any] = {name: getattr(self.report, name) for name in EngineReport.__slots__}
         first = max(0, len(self.losses) - MOST_TOLD)
         publish_data({"report": dict(fields), "first": first, "losses": self.losses[first:]})
 

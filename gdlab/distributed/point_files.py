@@ -19,8 +19,8 @@ import numpy as np
 from gdlab.base.errors import ArgumentError
 from gdlab.base.files import read_regular, write_file
 from gdlab.base.types import Array
-from gdlab.distributed.point_run import Outcome, Start
-from gdlab.distributed.points import Settings, value_text
+from gdlab.distributed.point_run import PointResult, Start
+from gdlab.distributed.points import PointSettings, value_text
 
 FORMAT = "gdlab.sweep.point.v1"
 SUFFIX = ".gdpoint"
@@ -43,7 +43,7 @@ class PointFiles:
         self._common = _start_digest(start)
         self._shapes = {node.name: tuple(node.type.shape) for node in start.graph.parameters}
 
-    def path(self, settings: Settings, steps: int) -> Path:
+    def path(self, settings: PointSettings, steps: int) -> Path:
         """Return the file of a point."""
         rows = [(key, value_text(value)) for key, value in settings.values.items() if key not in ("feed", "steps")]
         h = hashlib.sha256(self._common)
@@ -55,7 +55,7 @@ class PointFiles:
             _update(h, [repr(self._start.opening.optimizer)])
         return self.folder / f"{h.hexdigest()[:24]}{SUFFIX}"
 
-    def write(self, settings: Settings, steps: int, outcome: Outcome) -> None:
+    def write(self, settings: PointSettings, steps: int, outcome: PointResult) -> None:
         """Write a finished point."""
         from safetensors.numpy import save
 
@@ -70,7 +70,7 @@ class PointFiles:
         content = save({"head": np.frombuffer(json.dumps(head).encode(), np.uint8), **tensors})
         write_file("sweep", path, content)
 
-    def read(self, settings: Settings, steps: int) -> tuple[Outcome | None, str]:
+    def read(self, settings: PointSettings, steps: int) -> tuple[PointResult | None, str]:
         """Return the outcome of a point that a file holds, and why a file that there is was not used."""
         from safetensors import SafetensorError
         from safetensors.numpy import load
@@ -84,7 +84,7 @@ class PointFiles:
         except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return None, f"{path.name} is not used: {type(error).__name__}: {str(error)[:80]}"
 
-    def _checked(self, key: str, tensors: dict[str, Array]) -> Outcome:
+    def _checked(self, key: str, tensors: dict[str, Array]) -> PointResult:
         """Return the outcome; any breach of the form raises."""
         raw = tensors.pop("head")
         if raw.dtype != np.uint8 or raw.ndim != 1 or raw.size > _MOST_HEAD:
@@ -106,7 +106,7 @@ class PointFiles:
         if not whole or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
             raise ValueError("figures of another form")
         pairs = [(int(step), float(loss)) for step, loss in losses.tolist()]
-        return Outcome("done", steps, pairs, parameters, float(seconds), note=note)
+        return PointResult("done", steps, pairs, parameters, float(seconds), note=note)
 
 
 def _start_digest(start: Start) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from gdlab.base.errors import ArgumentError, GdlabError
 from gdlab.base.types import Array
-from gdlab.distributed.points import COMPILE_KEYS, Settings
+from gdlab.distributed.points import COMPILE_KEYS, PointSettings
 from gdlab.graph import Graph
 from gdlab.plan.target import CompileOptions
 from gdlab.session import DeviceLike, Pipeline
@@ -39,7 +39,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class PointProgress:
     """The state of a point that runs: the steps made so far, the losses since the last report, steps per second."""
 
     steps: int
@@ -48,7 +48,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PointResult:
     """The result of a point. `error`: the reason of a failure in one line; `note`: of an end before the last step."""
 
     end: End
@@ -89,7 +89,7 @@ class PointRunner:
         self._start, self._device = start, device
         self._pipelines = {} if pipeline is None else {_key(start.options, start.compile): pipeline}
 
-    def study(self, settings: Settings, name: str) -> Study:
+    def study(self, settings: PointSettings, name: str) -> Study:
         """Return a study of its own for a point; the caller closes it."""
         start = self._start
         options = {**start.options, **settings.options}
@@ -104,7 +104,7 @@ class PointRunner:
         study.execution.opening = start.opening
         return study
 
-    def run(self, settings: Settings, steps: int, tell: Callable[[Progress], None]) -> Outcome:
+    def run(self, settings: PointSettings, steps: int, tell: Callable[[PointProgress], None]) -> PointResult:
         """Run one point for `steps` steps, or its own; `tell` hears of it a few times a second and may raise
         `PointStopped`. An error is part of the outcome; an interrupt is the caller's."""
         began = time.perf_counter()
@@ -117,16 +117,18 @@ class PointRunner:
                 study.close()
 
     def _outcome(
-        self, settings: Settings, steps: int, tell: Callable[[Progress], None], opened: list[Study]
-    ) -> Outcome:
+        self, settings: PointSettings, steps: int, tell: Callable[[PointProgress], None], opened: list[Study]
+    ) -> PointResult:
         try:
             opened.append(self.study(settings, str(settings)))
             end, note = self._steps(opened[0], settings, steps, tell)
         except Exception as error:  # whatever a feed or a device raises is the outcome of this point alone
-            return Outcome("failed", error=_line(error))
-        return Outcome(end, error=note) if end == "failed" else Outcome(end, note=note)
+            return PointResult("failed", error=_line(error))
+        return PointResult(end, error=note) if end == "failed" else PointResult(end, note=note)
 
-    def _steps(self, study: Study, settings: Settings, steps: int, tell: Callable[[Progress], None]) -> tuple[End, str]:
+    def _steps(
+        self, study: Study, settings: PointSettings, steps: int, tell: Callable[[PointProgress], None]
+    ) -> tuple[End, str]:
         run = settings.part(("adam", "sgd", "init", "until"))
         feed = settings.values.get("feed", self._start.feed)
         study.prepare(feed=feed, **run)
@@ -141,7 +143,7 @@ class PointRunner:
             losses = runner.losses[told:]
             told += len(losses)
             try:
-                tell(Progress(made, losses, (made - before) / max(seconds, 1e-9)))
+                tell(PointProgress(made, losses, (made - before) / max(seconds, 1e-9)))
             except PointStopped:
                 return "stopped", f"stopped at step {made}"
             if runner.culprit is not None:
@@ -154,7 +156,7 @@ class PointRunner:
         return "done", ""
 
 
-def _filled(outcome: Outcome, opened: list[Study], seconds: float) -> Outcome:
+def _filled(outcome: PointResult, opened: list[Study], seconds: float) -> PointResult:
     """Add what the session of a point holds at its end."""
     if not opened or not opened[0].has_session:
         return replace(outcome, seconds=seconds)

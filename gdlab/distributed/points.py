@@ -24,7 +24,7 @@ MOST_POINTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class PointSettings:
     """The settings of one point, by key: those of `Study.run`, of the optimizer, of `CompileOptions`."""
 
     values: Mapping[str, Any]
@@ -43,7 +43,7 @@ class Settings:
         return {key: value if key == "allow" else _rules(value) for key, value in given.items()}
 
 
-def settings_of(grid: Any, points: Any) -> list[Settings]:
+def settings_of(grid: Any, points: Any) -> list[PointSettings]:
     """Return the settings of every point: the product of the lists of `grid`, or `points` as they stand."""
     if (grid is None) == (points is None):
         given = "neither" if grid is None else "both"
@@ -56,7 +56,7 @@ def settings_of(grid: Any, points: Any) -> list[Settings]:
     return found
 
 
-def varied(points: Sequence[Settings]) -> tuple[str, ...]:
+def varied(points: Sequence[PointSettings]) -> tuple[str, ...]:
     """Return the keys whose values are not the same everywhere; all keys where every value is."""
     keys = list(dict.fromkeys(key for point in points for key in point.values))
     texts = {key: {value_text(point.values.get(key)) for point in points} for key in keys}
@@ -81,7 +81,7 @@ def value_text(value: Any) -> str:
     return type(value).__name__
 
 
-def _product(grid: Any) -> list[Settings]:
+def _product(grid: Any) -> list[PointSettings]:
     if not isinstance(grid, Mapping) or not grid:
         given = type(grid).__name__ if grid else "nothing"
         raise ArgumentError("sweep", "grid", given, 'a dict of lists: {"adam": [1e-3, 3e-3]}')
@@ -89,17 +89,17 @@ def _product(grid: Any) -> list[Settings]:
     if math.prod(map(len, lists.values())) > MOST_POINTS:
         sizes = " × ".join(str(len(values)) for values in lists.values())
         raise ArgumentError("sweep", "points", sizes, f"at most {whole(MOST_POINTS)} in all")
-    return [Settings(dict(zip(lists, chosen, strict=True))) for chosen in itertools.product(*lists.values())]
+    return [PointSettings(dict(zip(lists, chosen, strict=True))) for chosen in itertools.product(*lists.values())]
 
 
-def _listed(points: Any) -> list[Settings]:
+def _listed(points: Any) -> list[PointSettings]:
     if isinstance(points, (str, Mapping)) or not isinstance(points, Iterable):
         raise ArgumentError("sweep", "points", type(points).__name__, 'a list of dicts: [{"adam": 1e-3, "init": 0}]')
     found = []
     for point in points:
         if not isinstance(point, Mapping):
             raise ArgumentError("sweep", "a point", type(point).__name__, 'a dict: {"adam": 1e-3, "init": 0}')
-        found.append(Settings({_known(key): _plain(value) for key, value in point.items()}))
+        found.append(PointSettings({_known(key): _plain(value) for key, value in point.items()}))
     return found
 
 
@@ -127,7 +127,7 @@ def _rules(value: Any) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value or ())
 
 
-def _check(settings: Settings) -> None:
+def _check(settings: PointSettings) -> None:
     """Refuse what could not run: the error names the key."""
     values = settings.values
     if "adam" in values and "sgd" in values:

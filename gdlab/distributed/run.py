@@ -16,14 +16,14 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, EngineLostError, SessionError
 from gdlab.base.words import plural
-from gdlab.distributed import feeds, part
+from gdlab.distributed import engine_feeds, part
 from gdlab.distributed.allreduce import keep_measured
 from gdlab.distributed.calibration import calibration_of
 from gdlab.distributed.clusters import Cluster
 from gdlab.distributed.engine import host_name
 from gdlab.distributed.meeting import Wire
-from gdlab.distributed.part import Ended, Job, Report
-from gdlab.distributed.run_record import DistributedRun, Lost, Row, Watcher, keep_run
+from gdlab.distributed.part import Ended, EngineReport, Job
+from gdlab.distributed.run_record import DistributedRun, EngineProgress, Lost, Watcher, keep_run
 from gdlab.session import Session
 from gdlab.session.run.runner import Runner, runner_of
 from gdlab.session.updates import UpdateSettings
@@ -49,7 +49,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RunSettings:
     """The settings of a run over engines: those of `Study.run(…, on=cluster)`."""
 
     steps: int
@@ -74,9 +74,9 @@ def run_on(
     second."""
     if not study.train:
         raise SessionError(f"graph {study.name}", "on", "a study for inference", "train=True: gradients meet")
-    settings = Settings(steps, until, accumulate, check, resume, save_every, store, wire)
+    settings = RunSettings(steps, until, accumulate, check, resume, save_every, store, wire)
     check_settings(cluster, settings)
-    given = feeds.to_send(study.execution.opening.feed if feed is None else feed)
+    given = engine_feeds.to_send(study.execution.opening.feed if feed is None else feed)
     study.prepare(sgd=sgd, adam=adam, init=init)
     study.runner.refuse_while_running("a run on a cluster")
     study.check_ready(feed=True)
@@ -104,7 +104,7 @@ def subject_of_session(session: Session) -> Subject:
 
 
 def run_subject(
-    cluster: Cluster, subject: Subject, given: feeds.Given, settings: Settings, watch: Watcher | None
+    cluster: Cluster, subject: Subject, given: engine_feeds.Given, settings: RunSettings, watch: Watcher | None
 ) -> tuple[DistributedRun, bool]:
     """Run on all engines, and take engine 0's state over; return the record, and whether it was interrupted. An error
     of `watch` ends the run at the end of a step and is raised then."""
@@ -114,7 +114,7 @@ def run_subject(
     start = folder / f"start-{time.time_ns()}.safetensors"
     session.save_checkpoint(start)
     job = _job(cluster, subject, given, settings, str(folder), str(start))
-    rows = [Row(engine) for engine in cluster.engines]
+    rows = [EngineProgress(engine) for engine in cluster.engines]
     more: dict[str, Any] = {"base": job.base, "accumulate": job.accumulate, "wire": job.wire}
     run = DistributedRun(subject.name, steps, rows, str(folder), **more)
     link = calibration_of(cluster) if len(cluster) > 1 else None
@@ -155,7 +155,7 @@ def _teller(runner: Runner, watch: Watcher | None, failed: list[Exception]) -> W
     return tell
 
 
-def check_settings(cluster: Cluster, settings: Settings) -> None:
+def check_settings(cluster: Cluster, settings: RunSettings) -> None:
     """Refuse what no run over these engines can have."""
     cluster.check_open("run")
     for name, least in (("steps", 0), ("accumulate", 1), ("check", 1), ("resume", 0)):
@@ -185,7 +185,7 @@ def _saves(given: int | str) -> tuple[int, float]:
 
 
 def _job(
-    cluster: Cluster, subject: Subject, given: feeds.Given, settings: Settings, folder: str, start: str
+    cluster: Cluster, subject: Subject, given: engine_feeds.Given, settings: RunSettings, folder: str, start: str
 ) -> Job:  # fmt: skip
     """Return the run as it is sent to the engines."""
     session = subject.session
@@ -221,10 +221,10 @@ def _to_end(
             if error.saved is not None:
                 job = replace(job, first=_step_of(Path(error.saved)), state=error.saved)
             run.lost.append(Lost(error.engine, error.host, error.step, job.first))
-            run.rows = [Row(engine) for engine in cluster.engines]
+            run.rows = [EngineProgress(engine) for engine in cluster.engines]
 
 
-def _placed(cluster: Cluster, given: feeds.Given) -> feeds.Given:
+def _placed(cluster: Cluster, given: engine_feeds.Given) -> engine_feeds.Given:
     """Send what the feed needs: a loader's arrays once per host, a function's globals to every engine."""
     if given.modules or given.names:
         view = cluster.view
@@ -236,20 +236,20 @@ def _placed(cluster: Cluster, given: feeds.Given) -> feeds.Given:
         return given
     hosts = {engine.host: engine.id for engine in reversed(cluster.engines)}
     streams = given.loader[0]
-    return feeds.in_folders(
-        given, {host: cluster.client[id].apply_sync(feeds.keep_loader, streams) for host, id in hosts.items()}
+    return engine_feeds.in_folders(
+        given, {host: cluster.client[id].apply_sync(engine_feeds.keep_loader, streams) for host, id in hosts.items()}
     )
 
 
-def _drop(cluster: Cluster, given: feeds.Given) -> None:
+def _drop(cluster: Cluster, given: engine_feeds.Given) -> None:
     """Remove what `_placed` wrote for a loader."""
     hosts = {engine.host: engine.id for engine in reversed(cluster.engines)}
     for host, folder in given.loader[0].items() if given.loader is not None else ():
         if host == host_name():  # whose engines may be gone
-            feeds.drop_loader(folder)
+            engine_feeds.drop_loader(folder)
             continue
         with contextlib.suppress(Exception):
-            cluster.client[hosts[host]].apply_async(feeds.drop_loader, folder).get(timeout=DROP)
+            cluster.client[hosts[host]].apply_async(engine_feeds.drop_loader, folder).get(timeout=DROP)
 
 
 def _once(cluster: Cluster, job: Job, run: DistributedRun, watch: Watcher) -> tuple[list[Ended], bool]:
@@ -284,7 +284,7 @@ def _heard(run: DistributedRun, data: Any) -> None:
     """Take over the figures that engines have published, and say who is late."""
     for row, told in zip(run.rows, data if isinstance(data, list) else [data], strict=False):
         if told and "report" in told:
-            row.report = Report(**told["report"])
+            row.report = EngineReport(**told["report"])
             if row.engine.rank == 0:  # which has those before a restart too
                 _heard_losses(run, told["first"], told["losses"])
     medians = [row.report.median for row in run.rows if row.report.losses >= part.LATE_STEPS]

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from gdlab.base.words import duration, grid, nbytes, plural, sig, whole
 from gdlab.distributed.clusters import Engine
 from gdlab.distributed.meeting import Wire
-from gdlab.distributed.part import Report
+from gdlab.distributed.part import EngineReport
 from gdlab.session.run.log import RunLog
 from gdlab.study.study import Study
 
@@ -17,11 +17,11 @@ _latest: WeakKeyDictionary[Study, DistributedRun] = WeakKeyDictionary()
 
 
 @dataclass(slots=True)
-class Row:
+class EngineProgress:
     """An engine's row of a run: its figures so far; `late`: its own steps take more than 1.5 times the median."""
 
     engine: Engine
-    report: Report = field(default_factory=Report)
+    report: EngineReport = field(default_factory=EngineReport)
     late: bool = False
 
     def cells(self) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ class DistributedRun:
 
     name: str
     wanted: int
-    rows: list[Row]
+    rows: list[EngineProgress]
     folder: str
     state: str = "running"
     losses: list[float] = field(default_factory=list)

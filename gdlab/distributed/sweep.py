@@ -20,8 +20,16 @@ from gdlab.base.errors import ArgumentError, SessionError, unknown_name
 from gdlab.base.types import Array
 from gdlab.base.words import duration, grid, listed, plural, sig, whole
 from gdlab.distributed.point_files import PointFiles
-from gdlab.distributed.point_run import Losses, Outcome, PointRunner, PointStopped, Progress, check_feed, start_of
-from gdlab.distributed.points import COMPILE_KEYS, Settings, settings_of, value_text, varied
+from gdlab.distributed.point_run import (
+    Losses,
+    PointProgress,
+    PointResult,
+    PointRunner,
+    PointStopped,
+    check_feed,
+    start_of,
+)
+from gdlab.distributed.points import COMPILE_KEYS, PointSettings, settings_of, value_text, varied
 from gdlab.study.study import Study
 
 PointState = Literal["waiting", "running", "done", "failed", "stopped"]
@@ -55,7 +63,7 @@ class SweepPoint:
     @property
     def label(self) -> str:
         """Return the settings in words."""
-        return str(Settings(self.settings))
+        return str(PointSettings(self.settings))
 
     @property
     def loss(self) -> float | None:
@@ -76,7 +84,7 @@ class SweepPoint:
         """Return the point as a variant of the study, with the point's rules, compile options and parameters: the Diff
         tab of the study shows it."""
         self._check_done("variant")
-        settings, study = Settings(self.settings), self.study
+        settings, study = PointSettings(self.settings), self.study
         options = {**study.options, **settings.options}
         chosen = {field: getattr(study.compile, field) for field in COMPILE_KEYS} | settings.part(COMPILE_KEYS)
         made = study.variant(f"point {self.index}: {self.label}", **options, compile=type(study.compile)(**chosen))
@@ -120,7 +128,7 @@ class Sweep(Sequence[SweepPoint]):
     """
 
     def __init__(
-        self, study: Study, settings: Sequence[Settings], steps: int, feed: Any, on: Any, retries: int, store: Any
+        self, study: Study, settings: Sequence[PointSettings], steps: int, feed: Any, on: Any, retries: int, store: Any
     ) -> None:
         self.key = secrets.token_hex(8)
         self.study, self.steps, self.on, self.retries = study, steps, on, retries
@@ -230,10 +238,10 @@ class Sweep(Sequence[SweepPoint]):
         runner = PointRunner(self.start, self.study.pipeline)
         while (point := self.next_point()) is not None:
             self.begin(point, "here")
-            self.finish(point, runner.run(Settings(point.settings), point.wanted, self._teller(point)))
+            self.finish(point, runner.run(PointSettings(point.settings), point.wanted, self._teller(point)))
 
     def _teller(self, point: SweepPoint) -> Any:
-        def tell(progress: Progress) -> None:
+        def tell(progress: PointProgress) -> None:
             self.progress(point, progress)
             while self._pause and not self._stop and point.index not in self.unwanted:
                 time.sleep(_POLL_SECONDS)
@@ -248,7 +256,7 @@ class Sweep(Sequence[SweepPoint]):
             return
         taken = 0
         for point in self.waiting():
-            outcome, why = self.files.read(Settings(point.settings), point.wanted)
+            outcome, why = self.files.read(PointSettings(point.settings), point.wanted)
             if why:
                 self.tell(f"point {point.index} is computed again: {why}")
             if outcome is not None:
@@ -284,19 +292,19 @@ class Sweep(Sequence[SweepPoint]):
         point.state, point.engine = "running", engine
         self.changed()
 
-    def progress(self, point: SweepPoint, progress: Progress) -> None:
+    def progress(self, point: SweepPoint, progress: PointProgress) -> None:
         """Note how far a point is."""
         point.losses = [*point.losses, *progress.losses]
         point.steps, point.rate = progress.steps, progress.rate
         self.changed()
 
-    def finish(self, point: SweepPoint, outcome: Outcome) -> None:
+    def finish(self, point: SweepPoint, outcome: PointResult) -> None:
         """Note the result of a point, and write its file."""
         self._take(point, outcome)
         if outcome.end == "done" and self.files is not None:
-            self.files.write(Settings(point.settings), point.wanted, outcome)
+            self.files.write(PointSettings(point.settings), point.wanted, outcome)
 
-    def _take(self, point: SweepPoint, outcome: Outcome) -> None:
+    def _take(self, point: SweepPoint, outcome: PointResult) -> None:
         point.losses, point.steps, point.seconds = outcome.losses or point.losses, outcome.steps, outcome.seconds
         point.rate = outcome.steps / outcome.seconds if outcome.seconds > 0 else 0.0
         point.error, point.note, point.values = outcome.error, outcome.note, outcome.parameters
@@ -306,7 +314,9 @@ class Sweep(Sequence[SweepPoint]):
     def again(self, point: SweepPoint, why: str) -> None:
         """Queue a point again whose engine died; after `retries` times it has failed."""
         if point.retries >= self.retries:
-            self._take(point, Outcome("failed", error=f"{why}; queued again {plural(point.retries, 'time')} before"))
+            self._take(
+                point, PointResult("failed", error=f"{why}; queued again {plural(point.retries, 'time')} before")
+            )
             self.tell(f"{why}: point {point.index} has failed")
             return
         point.retries += 1

@@ -10,7 +10,7 @@ from gdlab.base.errors import ArgumentError, SessionError, unknown_name
 from gdlab.base.words import plural
 from gdlab.distributed import engine_points
 from gdlab.distributed.clusters import KINDS, Cluster, cluster, parallel
-from gdlab.distributed.point_run import Outcome, Progress
+from gdlab.distributed.point_run import PointProgress, PointResult
 from gdlab.distributed.sweep import Sweep, SweepPoint
 
 _POLL_SECONDS = 0.02
@@ -170,7 +170,7 @@ class EngineSweep:
         told = told[0] if isinstance(told, list) else told
         while (news := (told or {}).get(f"news{task.news}")) is not None:
             task.news += 1
-            if isinstance(news, Progress):
+            if isinstance(news, PointProgress):
                 self.sweep.progress(task.point, news)
             else:
                 task.engine = self.engines.get(tuple(news))
@@ -185,18 +185,18 @@ class EngineSweep:
         except Exception as error:  # whatever came from far is the outcome of this point
             kind = getattr(error, "ename", type(error).__name__)
             if kind in _LOST and unwanted:
-                outcome = Outcome("stopped", note="stopped")
+                outcome = PointResult("stopped", note="stopped")
             elif kind in _LOST:
                 self.sweep.again(point, self._death(task))
                 return
             else:
-                outcome = Outcome("failed", error=f"{kind}: {getattr(error, 'evalue', error)}")
+                outcome = PointResult("failed", error=f"{kind}: {getattr(error, 'evalue', error)}")
         if outcome is None:  # an engine that came later
             point.state = "waiting"
             self._adopt(self.client.ids)
             return
         if outcome.end == "stopped":
-            outcome = Outcome("stopped", point.steps, point.losses, note=outcome.note)
+            outcome = PointResult("stopped", point.steps, point.losses, note=outcome.note)
         self.sweep.finish(point, outcome)
 
     def _name(self, id: int | None) -> str:

@@ -19,15 +19,15 @@ import numpy as np
 from gdlab.base.errors import DTypeError
 from gdlab.base.formats import decode, encode
 from gdlab.base.types import Array, TensorType, u32
-from gdlab.devices.base import Bound, Copy, Counters, Device, Item, Queue, Region
+from gdlab.devices.base import Bound, Copy, Device, Item, Queue, QueueCounters, Region
 from gdlab.devices.fit import round_up
-from gdlab.eager.references import AllocatorStats, AnyBuffer, Block
+from gdlab.eager.references import AllocatorStats, AnyBuffer, MemoryBlock
 from gdlab.graph import Attrs, attrs_key
 from gdlab.op import REGISTRY
 from gdlab.ops.random import at_step
 from gdlab.plan.dispatch import SCALARS, Dispatch
 from gdlab.plan.piece import Piece, piece
-from gdlab.plan.records import Buffer
+from gdlab.plan.records import PlanBuffer
 from gdlab.plan.target import Target
 
 PIECES, BINDINGS = 4096, 16384  # kept at most; beyond it all are made again
@@ -35,19 +35,19 @@ Operands = Sequence[AnyBuffer]
 Place = tuple[Hashable, tuple[int, ...]]  # what is bound, and the identities of the memory that it is bound to
 
 
-class Engine(ABC):
+class EagerCompute(ABC):
     """Memory and arithmetic of a session."""
 
-    counters: Counters
+    counters: QueueCounters
     target: Target | None = None
 
     def __init__(self) -> None:
         self.live_bytes = self.peak_bytes = self.allocs = self.frees = 0
-        self.alive = set[Block]()
+        self.alive = set[MemoryBlock]()
 
-    def take(self, nbytes: int) -> Block:
+    def take(self, nbytes: int) -> MemoryBlock:
         """Return memory that a tensor of so many bytes fits in."""
-        block = Block(self._make(nbytes), nbytes)
+        block = MemoryBlock(self._make(nbytes), nbytes)
         self.alive.add(block)
         self.allocs += 1
         self.live_bytes += nbytes
@@ -55,7 +55,7 @@ class Engine(ABC):
             self.peak_bytes = self.live_bytes
         return block
 
-    def free(self, block: Block) -> None:
+    def free(self, block: MemoryBlock) -> None:
         """Give memory back."""
         self.alive.discard(block)
         self.frees += 1
@@ -69,19 +69,19 @@ class Engine(ABC):
     def _release(self, memory: Any) -> None: ...
 
     @abstractmethod
-    def compute(self, op: str, attrs: Attrs, operands: Operands, type: TensorType) -> Block:
+    def compute(self, op: str, attrs: Attrs, operands: Operands, type: TensorType) -> MemoryBlock:
         """Return the memory of the result of an op."""
 
     @abstractmethod
-    def upload(self, type: TensorType, data: Array) -> Block:
+    def upload(self, type: TensorType, data: Array) -> MemoryBlock:
         """Return memory that holds `data`, an array of the shape of `type`."""
 
     @abstractmethod
-    def download(self, block: Block, type: TensorType) -> Array:
+    def download(self, block: MemoryBlock, type: TensorType) -> Array:
         """Return a copy of a tensor."""
 
     @abstractmethod
-    def copied(self, block: Block, type: TensorType) -> Block:
+    def copied(self, block: MemoryBlock, type: TensorType) -> MemoryBlock:
         """Return memory that holds the same."""
 
     @abstractmethod
@@ -92,7 +92,7 @@ class Engine(ABC):
     def flush(self) -> None:
         """Submit what is pending."""
 
-    def on_host(self, block: Block) -> bool:
+    def on_host(self, block: MemoryBlock) -> bool:
         """Whether reading memory costs no more than a copy."""
         return True
 
@@ -112,16 +112,16 @@ class Engine(ABC):
 
 # on a device ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, eq=False)
-class Recipe:
+class PlacedPiece:
     """A piece with the memory of its constants. `alias`: there is none, the result is the operand itself."""
 
     piece: Piece
-    constants: tuple[tuple[int, Block], ...]
+    constants: tuple[tuple[int, MemoryBlock], ...]
     result_bytes: int
     scratch_bytes: tuple[int, ...]
 
 
-class QueueEngine(Engine):
+class QueueEngine(EagerCompute):
     """Kernels of plans. Dispatches of an adapter are submitted `flush_at` at a time; memory that is given back waits
     for the dispatches that may read it."""
 
@@ -130,8 +130,8 @@ class QueueEngine(Engine):
         self.device, self.queue, self.target, self.flush_at = device, queue, device.target, flush_at
         self.counters = queue.counters
         self.immediate = device.synchronous
-        self._recipes: dict[Hashable, Recipe] = {}
-        self._near: dict[tuple[Any, ...], tuple[Recipe, object]] = {}  # by identities of attributes and types
+        self._recipes: dict[Hashable, PlacedPiece] = {}
+        self._near: dict[tuple[Any, ...], tuple[PlacedPiece, object]] = {}  # by identities of attributes and types
         self._bindings: dict[Place, tuple[Item, ...]] = {}
         self._bound_to: defaultdict[int, set[Place]] = defaultdict(set)  # keys of bindings by memory
         self._pending: list[Item] = []
@@ -152,7 +152,7 @@ class QueueEngine(Engine):
             self._forget(memory)
 
     @contextmanager
-    def _freeing(self, block: Block) -> Iterator[None]:
+    def _freeing(self, block: MemoryBlock) -> Iterator[None]:
         """Give memory back where the block fails."""
         try:
             yield
@@ -179,11 +179,11 @@ class QueueEngine(Engine):
         self._bound_to.clear()
         return self.queue.collect()
 
-    def on_host(self, block: Block) -> bool:
+    def on_host(self, block: MemoryBlock) -> bool:
         """On cpu."""
         return self.immediate
 
-    def nbytes(self, buffer: Buffer) -> int:
+    def nbytes(self, buffer: PlanBuffer) -> int:
         """Bytes of a buffer here: NumPy keeps weights of storage dtypes decoded."""
         return 4 * TensorType(buffer.shape).num_elements if self.immediate else buffer.nbytes
 
@@ -192,7 +192,7 @@ class QueueEngine(Engine):
         return 4 * type.num_elements if self.immediate else type.size_bytes
 
     # transfers --------------------------------------------------------------------------------------------------------
-    def upload(self, type: TensorType, data: Array) -> Block:
+    def upload(self, type: TensorType, data: Array) -> MemoryBlock:
         """Copy an array to new memory: nothing pending reads that."""
         given = np.ascontiguousarray(data, type.dtype.numpy)
         if type.dtype.is_storage:
@@ -203,7 +203,7 @@ class QueueEngine(Engine):
             self.queue.write("eager.upload", block.memory, given.reshape(-1).view(np.uint8))
         return block
 
-    def download(self, block: Block, type: TensorType) -> Array:
+    def download(self, block: MemoryBlock, type: TensorType) -> Array:
         """Submit what is pending and copy."""
         self.flush()
         storage, words = type.dtype.is_storage, type.dtype.is_storage and not self.immediate
@@ -214,7 +214,7 @@ class QueueEngine(Engine):
         values = decode(made, type.dtype, type.shape) if words else made.view(np.float32).reshape(type.shape)
         return values.astype(type.dtype.numpy, copy=False)
 
-    def copied(self, block: Block, type: TensorType) -> Block:
+    def copied(self, block: MemoryBlock, type: TensorType) -> MemoryBlock:
         """Copy on the device."""
         made = self.take(block.nbytes)
         with self._freeing(made):
@@ -234,7 +234,7 @@ class QueueEngine(Engine):
         self.set_numbers(numbers)
 
     # work -------------------------------------------------------------------------------------------------------------
-    def compute(self, op: str, attrs: Attrs, operands: Operands, type: TensorType) -> Block:
+    def compute(self, op: str, attrs: Attrs, operands: Operands, type: TensorType) -> MemoryBlock:
         """Bind the piece of the op to memory, unless it is bound, and submit it."""
         parts: list[Any] = [op, id(attrs)]
         blocks = []
@@ -265,7 +265,7 @@ class QueueEngine(Engine):
                 self.free(block)
         return out
 
-    def _recipe(self, near: tuple[Any, ...], op: str, attrs: Attrs, types: tuple[TensorType, ...]) -> Recipe:
+    def _recipe(self, near: tuple[Any, ...], op: str, attrs: Attrs, types: tuple[TensorType, ...]) -> PlacedPiece:
         """Return the recipe of an op on types; it is found again by the identities of these objects, which it holds."""
         key = (op, attrs_key(attrs), *types)
         recipe = self._recipes.get(key) or self._made(key, op, attrs, types)
@@ -274,14 +274,14 @@ class QueueEngine(Engine):
         self._near[near] = recipe, (attrs, types)
         return recipe
 
-    def _made(self, key: Hashable, op: str, attrs: Attrs, types: tuple[TensorType, ...]) -> Recipe:
+    def _made(self, key: Hashable, op: str, attrs: Attrs, types: tuple[TensorType, ...]) -> PlacedPiece:
         assert self.target is not None  # of the device
         made = piece(REGISTRY[op], types, self.target, attrs, counter=self.counters)
         by_id = {b.id: b for b in made.buffers}
-        constants: list[tuple[int, Block]] = []
+        constants: list[tuple[int, MemoryBlock]] = []
         try:
             for b, data in made.constants:
-                constants.append((b, Block(self.queue.make(len(data)), len(data))))
+                constants.append((b, MemoryBlock(self.queue.make(len(data)), len(data))))
                 self.queue.write("eager.constant", constants[-1][1].memory, data)
         except BaseException:
             for _, block in constants:
@@ -293,16 +293,16 @@ class QueueEngine(Engine):
             self._near.clear()
             self._bindings.clear()
             self._bound_to.clear()
-        recipe = self._recipes[key] = Recipe(made, tuple(constants), self.nbytes(by_id[made.results[0]]), scratch)
+        recipe = self._recipes[key] = PlacedPiece(made, tuple(constants), self.nbytes(by_id[made.results[0]]), scratch)
         return recipe
 
-    def _bound(self, place: Place, recipe: Recipe, blocks: Sequence[Block]) -> tuple[Item, ...]:
+    def _bound(self, place: Place, recipe: PlacedPiece, blocks: Sequence[MemoryBlock]) -> tuple[Item, ...]:
         made = recipe.piece
         at = dict(zip((*made.operands, made.results[0], *made.scratch), blocks, strict=True)) | dict(recipe.constants)
         return self.bound(place, made.dispatches, {b.id: b for b in made.buffers}, at)
 
     def bound(
-        self, place: Place, dispatches: Sequence[Dispatch], buffers: dict[int, Buffer], at: dict[int, Block]
+        self, place: Place, dispatches: Sequence[Dispatch], buffers: dict[int, PlanBuffer], at: dict[int, MemoryBlock]
     ) -> tuple[Item, ...]:
         """Return dispatches bound to memory, kept under `place` for as long as that memory."""
         known = self._bindings.get(place)
@@ -320,7 +320,7 @@ class QueueEngine(Engine):
             self._bound_to[id(block.memory)].add(place)
         return items
 
-    def _region(self, buffer: Buffer, block: Block) -> Region:
+    def _region(self, buffer: PlanBuffer, block: MemoryBlock) -> Region:
         if not self.immediate:
             return Region(block.memory, 0, min(round_up(buffer.nbytes), int(block.memory.size)))
         dtype = np.dtype(np.float32) if buffer.dtype.is_storage else buffer.dtype.numpy
@@ -355,25 +355,25 @@ class QueueEngine(Engine):
 
 
 # in a wider dtype -----------------------------------------------------------------------------------------------------
-class ReferenceEngine(Engine):
+class ReferenceEngine(EagerCompute):
     """The NumPy meaning of ops in `dtype`."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         super().__init__()
         self.dtype, self.step = dtype, 0
-        self.counters = Counters()
+        self.counters = QueueCounters()
 
     def _make(self, nbytes: int) -> Any:
         return None
 
     def _release(self, memory: Any) -> None: ...
 
-    def _holding(self, array: Array) -> Block:
+    def _holding(self, array: Array) -> MemoryBlock:
         block = self.take(array.nbytes)
         block.memory = array
         return block
 
-    def compute(self, op: str, attrs: Attrs, operands: Operands, type: TensorType) -> Block:
+    def compute(self, op: str, attrs: Attrs, operands: Operands, type: TensorType) -> MemoryBlock:
         """Evaluate the reference; it must not leave the dtype."""
         with at_step(self.step):
             value = REGISTRY[op].reference([array_of(b) for b in operands], dict(attrs), exact=True)
@@ -385,7 +385,7 @@ class ReferenceEngine(Engine):
         self.counters.dispatches += 1
         return self._holding(np.ascontiguousarray(value).reshape(type.shape))
 
-    def upload(self, type: TensorType, data: Array) -> Block:
+    def upload(self, type: TensorType, data: Array) -> MemoryBlock:
         """Copy an array."""
         array = np.array(data, np.uint32 if type.dtype is u32 else self.dtype, order="C")
         if type.dtype.is_storage:
@@ -393,12 +393,12 @@ class ReferenceEngine(Engine):
         self.counters.uploaded(array.nbytes)
         return self._holding(array.reshape(type.shape))
 
-    def download(self, block: Block, type: TensorType) -> Array:
+    def download(self, block: MemoryBlock, type: TensorType) -> Array:
         """Copy it."""
         self.counters.read_back(block.nbytes)
         return np.array(block.memory).reshape(type.shape)
 
-    def copied(self, block: Block, type: TensorType) -> Block:
+    def copied(self, block: MemoryBlock, type: TensorType) -> MemoryBlock:
         """Copy it."""
         return self._holding(block.memory.copy())
 
@@ -416,7 +416,7 @@ def array_of(buffer: AnyBuffer) -> Array:
     return array.reshape(buffer.type.shape)
 
 
-def engine_of(device: Device, scalar: np.dtype[Any], flush_at: int) -> tuple[Engine, Any]:
+def engine_of(device: Device, scalar: np.dtype[Any], flush_at: int) -> tuple[EagerCompute, Any]:
     """Return the engine of a session, and the turn in which it is called."""
     turn = device.turn()
     if scalar != np.float32:

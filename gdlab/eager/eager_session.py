@@ -50,13 +50,13 @@ from gdlab.devices.base import DeviceInfo
 from gdlab.devices.choose import device as choose
 from gdlab.eager import grads as backward
 from gdlab.eager import parameter_steps
-from gdlab.eager.computing import Engine, engine_of
+from gdlab.eager.computing import EagerCompute, engine_of
 from gdlab.eager.convert import FloatConv, HostOnlyConv, conv_of, dtype_of
 from gdlab.eager.eager_options import Options, options_of
 from gdlab.eager.grads import BackwardTrace, DeviceGradMap, Grads
 from gdlab.eager.jit import Jitted
 from gdlab.eager.params import NatRef, Nats, NatVecRef, Param, checked_nat, input_leaf, parameter_leaf, taken, type_of
-from gdlab.eager.references import AllocatorStats, AnyBuffer, Block, Origin
+from gdlab.eager.references import AllocatorStats, AnyBuffer, MemoryBlock, Origin
 from gdlab.eager.rng import RngState
 from gdlab.eager.tape import Tape, TensorRef
 from gdlab.eager.tape_as_graph import TapeExport, to_graph
@@ -64,7 +64,7 @@ from gdlab.graph import ConstantData, Value, capture, here, replace_current
 from gdlab.op import REGISTRY
 from gdlab.session.arrays import as_array
 from gdlab.session.initial import DEFAULT, initial_values
-from gdlab.session.optimizer import Optimizer
+from gdlab.session.update_settings import Optimizer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -104,7 +104,7 @@ class EagerSession:
             raise DTypeError("EagerSession", "scalar", self.opts.scalar, f"float32 on {chosen.info.kind}")
         self.number, self.open = next(_numbers), True
         self._device = chosen
-        self.engine: Engine
+        self.engine: EagerCompute
         self.engine, self._turn = engine_of(chosen, self.opts.scalar, self.opts.flush_at)
         self.lock = RLock() if chosen.synchronous else None
         self.params: list[Param] = []
@@ -116,7 +116,7 @@ class EagerSession:
         self.made_up: Callable[[str, TensorType], Any] = lambda name, type: None  # for inputs that are not fed
         self._entered: list[Tape] = []
         self.tracer: Callable[[TensorRef], None] | None = None
-        self.rules = parameter_steps.State()
+        self.rules = parameter_steps.OptimizerState()
         self.jitted: list[Jitted] = []
         self.dropped = deque[list[Any]]()  # gradients that nobody holds any more
         self.tape = Tape(self, 1)
@@ -393,7 +393,7 @@ class EagerSession:
             )
         return buffer
 
-    def buffer_of(self, block: Block, type: TensorType) -> AnyBuffer:
+    def buffer_of(self, block: MemoryBlock, type: TensorType) -> AnyBuffer:
         """A first reference to memory."""
         return AnyBuffer(self.number, type, block, self.engine.free)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gdlab.autodiff import AutodiffReport, Sweep, report_of
+from gdlab.autodiff import AutodiffReport, ReverseSweep, report_of
 from gdlab.base.errors import ArgumentError, AutodiffError, EagerError, ShapeError
 from gdlab.base.statistics import array_words
 from gdlab.base.types import Array, TensorType, f32
@@ -130,7 +130,7 @@ class _Held:
     def __init__(self, tape: Tape, wanted: Callable[[int], bool]) -> None:
         self.tape, self.length, self.wanted = tape, len(tape), wanted
         self.terms: Counter[int] = Counter()  # not yet added up, or wanted
-        self.sweep: Sweep | None = None
+        self.sweep: ReverseSweep | None = None
 
     def after(self, id: int, arrived: Sequence[Value], first: int, passed: Sequence[Value]) -> None:
         """A node is done: release what was appended for it and the terms that had arrived, unless they went on."""
@@ -153,7 +153,7 @@ def swept(
     held = _Held(tape, wanted)
     answers: dict[int, Array] = {}
     hooked = _hooked(tape, answers) if tape.hooks and isinstance(needed, _Recorded) else None
-    sweep = held.sweep = Sweep(tape, needed, None if create_graph else held.after, hooked)
+    sweep = held.sweep = ReverseSweep(tape, needed, None if create_graph else held.after, hooked)
     done = False
     try:
         with tape.silent(), tape:
@@ -390,7 +390,7 @@ def backward_trace(session: EagerSession, most: int) -> BackwardTrace | None:
     def arrived(id: int, total: Value) -> Value:
         return input_leaf(tape, answers[id], "", False) if id in answers else total
 
-    sweep = Sweep(tape, _Recorded(tape), None, arrived if answers else None)
+    sweep = ReverseSweep(tape, _Recorded(tape), None, arrived if answers else None)
     try:
         with tape.silent(), tape:
             for out, seed in seeds.items():

@@ -16,15 +16,15 @@ from gdlab.devices.cpu.cpu_device import FLUSH_EVERY, flush
 from gdlab.eager.computing import QueueEngine, ReferenceEngine, array_of
 from gdlab.eager.grads import Grads, zeros
 from gdlab.eager.params import Param
-from gdlab.eager.references import AnyBuffer, Block
+from gdlab.eager.references import AnyBuffer, MemoryBlock
 from gdlab.eager.rules import rule as rule_of_function
 from gdlab.eager.wide import moved
 from gdlab.plan.dispatch import Dispatch, ParameterUpdate, Stretch
-from gdlab.plan.records import Buffer
+from gdlab.plan.records import PlanBuffer
 from gdlab.plan.rules import RULES, rule_of
 from gdlab.plan.target import Target
 from gdlab.plan.update import update_dispatches
-from gdlab.session.optimizer import Optimizer, checked, optimizer, scalars
+from gdlab.session.update_settings import Optimizer, checked, optimizer, scalars
 
 if TYPE_CHECKING:
     from gdlab.eager.eager_session import EagerSession
@@ -79,7 +79,7 @@ def Adadelta(lr: float = 1.0, rho: float = 0.9, epsilon: float = 1e-6) -> Optimi
 
 # state ----------------------------------------------------------------------------------------------------------------
 @dataclass
-class State:
+class OptimizerState:
     """Moments by parameter and name, the updates of rules that count them, the numbers that moments were made with, and
     the rule of the last step."""
 
@@ -222,7 +222,7 @@ def _move(session: EagerSession, rule: Optimizer, t: int, rows: Sequence[Row]) -
     assert engine.target is not None  # of its device
     dispatches, buffers = _dispatches(rule.rule, types, engine.target)
     held = [b.block for _, new, states, g in rows for b in (new, *states, g)]
-    at: dict[int, Block] = dict(enumerate(held))
+    at: dict[int, MemoryBlock] = dict(enumerate(held))
     place = ((rule.rule, types), tuple(id(b.memory) for b in held))
     items = engine.bound(place, dispatches, buffers, at)
     engine.set_numbers(scalars(rule, t, session.step_number))
@@ -243,14 +243,14 @@ def _move_wide(rule: Optimizer, t: int, rows: Sequence[Row]) -> None:
 @lru_cache(maxsize=256)
 def _dispatches(
     rule: str, types: tuple[TensorType, ...], target: Target
-) -> tuple[tuple[Dispatch, ...], dict[int, Buffer]]:
+) -> tuple[tuple[Dispatch, ...], dict[int, PlanBuffer]]:
     """Return the dispatches that move parameters of these types, and their buffers: of each parameter itself, its
     states and its gradient, in order."""
-    record, buffers, moving = RULES[rule], dict[int, Buffer](), list[ParameterUpdate]()
+    record, buffers, moving = RULES[rule], dict[int, PlanBuffer](), list[ParameterUpdate]()
     for node, type in enumerate(types):
         first = len(buffers)
         ids = tuple(range(first, first + 2 + len(record.state)))
-        buffers |= {i: Buffer(i, type.size_bytes, f32, type.shape, "state", "", (node,)) for i in ids}
+        buffers |= {i: PlanBuffer(i, type.size_bytes, f32, type.shape, "state", "", (node,)) for i in ids}
         whole = (Stretch(type.num_elements),)
         moving.append(ParameterUpdate(type, ids[:-1], ids[-1], whole, node))
     return update_dispatches(record, moving, target), buffers

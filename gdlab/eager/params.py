@@ -15,14 +15,14 @@ from gdlab.base.errors import DTypeError, EagerError, OutputIndexError
 from gdlab.base.formats import entered, narrowed
 from gdlab.base.types import Array, TensorType, f32, u32
 from gdlab.eager.references import AnyBuffer
-from gdlab.eager.tape import Held, LeafFacts, Tape, TensorRef
+from gdlab.eager.tape import LeafFacts, Tape, TapeOperand, TensorRef
 from gdlab.graph import Value
 
 if TYPE_CHECKING:
     from gdlab.eager.eager_session import EagerSession
 
 
-class Param(Held):
+class Param(TapeOperand):
     """A parameter of a session. Make it with `EagerSession.param`."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Param(Held):
 
 
 # numbers --------------------------------------------------------------------------------------------------------------
-class NatVecRef(Held):
+class NatVecRef(TapeOperand):
     """Numbers start … start + k − 1 of a session, as an operand: wherever an op takes indices."""
 
     def __init__(self, session: EagerSession, nat_generation: int, start: int, k: int) -> None:

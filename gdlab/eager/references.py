@@ -24,7 +24,7 @@ class Origin:
         return self.what if place is None else f"{self.what} ({place})"
 
 
-class Block:
+class MemoryBlock:
     """Memory of a tensor: `references` count the buffers that show it; the last one gives it back. `origin` is told of
     what may outlive its recording."""
 
@@ -40,9 +40,9 @@ class AnyBuffer:
 
     __slots__ = ("_block", "_free", "session", "type")
 
-    def __init__(self, session: int, type: TensorType, block: Block, free: Callable[[Block], None]) -> None:
+    def __init__(self, session: int, type: TensorType, block: MemoryBlock, free: Callable[[MemoryBlock], None]) -> None:
         self.session, self.type = session, type
-        self._block: Block | None = block
+        self._block: MemoryBlock | None = block
         self._free = free
         block.references += 1
 
@@ -57,7 +57,7 @@ class AnyBuffer:
         return self._block is None
 
     @property
-    def block(self) -> Block:
+    def block(self) -> MemoryBlock:
         """The memory; `EagerError` after a release."""
         if self._block is None:
             raise EagerError("eager.buffer", str(self.type), "a released buffer", "a live one")

@@ -11,9 +11,9 @@ from typing import Any
 from gdlab.base.errors import ArgumentError
 from gdlab.graph import Value
 from gdlab.plan.rules import RULES, Number, UpdateRule
-from gdlab.plan.rules.record import register
+from gdlab.plan.rules.rule_record import register
 from gdlab.plan.rules.traced import traced
-from gdlab.session.optimizer import Optimizer, optimizer
+from gdlab.session.update_settings import Optimizer, optimizer
 
 WHERE = "eager.rule"
 

@@ -133,7 +133,7 @@ _LEAVES = ("constant", "input", "parameter", "var")
 Hook = Callable[[TensorRef, Value], Any]
 
 
-class Held(ABC):
+class TapeOperand(ABC):
     """Base of all that a session holds and an op may read: `on(tape)` is the leaf of its value of now."""
 
     @abstractmethod
@@ -279,7 +279,7 @@ class Tape(Graph):
 
     def operand(self, given: Any) -> Any:
         """Numbers that the session holds become a u32 leaf of now, a parameter the leaf of its value of now."""
-        return given.on(self) if isinstance(given, Held) else given
+        return given.on(self) if isinstance(given, TapeOperand) else given
 
     def own(self, value: Value, where: str = "") -> Value:
         """`value`, when it belongs to this recording."""

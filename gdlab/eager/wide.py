@@ -12,7 +12,7 @@ from gdlab.graph import Value, scratch
 from gdlab.op import REGISTRY
 from gdlab.op.numpy_form import NumpyCall
 from gdlab.plan.rules import RULES, UpdateRule
-from gdlab.session.optimizer import Optimizer
+from gdlab.session.update_settings import Optimizer
 
 
 def moved(optimizer: Optimizer, t: int, arrays: Sequence[Array]) -> list[Array]:

@@ -55,7 +55,7 @@ class Prompts:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopSequences:
     """Tokens and texts that end a sequence."""
 
     ids: frozenset[int]
@@ -102,7 +102,7 @@ def _checked_row(name: str, given: object, vocabulary: int, tokenizer: Tokenizer
     return tuple(int(id) for id in ids)
 
 
-def checked_stop(given: object, vocabulary: int, tokenizer: Tokenizer | None) -> Stop:
+def checked_stop(given: object, vocabulary: int, tokenizer: Tokenizer | None) -> StopSequences:
     """Return what ends a sequence: a token, a text, or a list of such."""
     entries = list(given) if isinstance(given, (list, tuple, set, frozenset, np.ndarray)) else [given]
     ids, texts = set[int](), list[str]()
@@ -116,7 +116,7 @@ def checked_stop(given: object, vocabulary: int, tokenizer: Tokenizer | None) ->
             if id >= vocabulary:
                 raise ArgumentError(WHERE, "stop", id, f"token ids in 0 … {vocabulary - 1}")
             ids.add(id)
-    return Stop(frozenset(ids), tuple(texts))
+    return StopSequences(frozenset(ids), tuple(texts))
 
 
 def _shown(given: object) -> str:

@@ -11,8 +11,8 @@ from gdlab.base.closing import Closing
 from gdlab.base.types import Array
 from gdlab.compiled import CompiledGraph
 from gdlab.generate.graphs import LENGTH, LOGITS, NEXT, NEXT_POSITION, POSITION, TOKEN
-from gdlab.generate.plans import LanguageModel, Plans, bucket, cache_length, copy_caches
 from gdlab.generate.sampling import Sampling
+from gdlab.generate.weight_plans import LanguageModel, Plans, bucket, cache_length, copy_caches
 
 AHEAD = 256  # new tokens for which the first caches have room
 FIRST_STEPS, MOST_STEPS = 4, 64  # of one call to the device

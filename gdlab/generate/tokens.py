@@ -14,10 +14,10 @@ from gdlab.base.closing import Closing
 from gdlab.base.errors import ArgumentError, GraphError
 from gdlab.base.words import duration, plural, sig
 from gdlab.generate.graphs import decode_graph
-from gdlab.generate.plans import LanguageModel, Plans
-from gdlab.generate.prompts import Prompts, Stop, Tokenizer, checked_prompts, checked_stop, texts_in
+from gdlab.generate.prompts import Prompts, StopSequences, Tokenizer, checked_prompts, checked_stop, texts_in
 from gdlab.generate.sampling import WHERE, Sampling, checked_sampling, whole_number
 from gdlab.generate.sequence import CachedSequences
+from gdlab.generate.weight_plans import LanguageModel, Plans
 from gdlab.session.builders import DeviceLike, resolve_device
 
 DEFAULT_TOKENS = 64
@@ -32,7 +32,7 @@ _LOCK = threading.Lock()
 class _Row:
     """One prompt: the tokens that were given out, of `most` at most. `reason`: why it has ended."""
 
-    def __init__(self, most: int, stop: Stop, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, most: int, stop: StopSequences, tokenizer: Tokenizer | None) -> None:
         self.most, self.stop, self.tokenizer = most, stop, tokenizer
         self.tokens: list[int] = []
         self.reason: Reason = ""
@@ -215,7 +215,7 @@ def generate(
     tokenizer = Tokenizer(model.folder) if text else None
     vocabulary = int(model.config.vocab_size)
     prompts = checked_prompts(ids, vocabulary, tokenizer)
-    ends = Stop(frozenset(model.end_tokens), ()) if stop is None else checked_stop(stop, vocabulary, tokenizer)
+    ends = StopSequences(frozenset(model.end_tokens), ()) if stop is None else checked_stop(stop, vocabulary, tokenizer)
     positions = model.positions
     most = [_checked_count(len(row), max_new_tokens, positions) for row in prompts.rows]
     plans = _plans_of(model, device)
@@ -236,7 +236,7 @@ def _check_model(model: Any) -> None:
 
 
 def _tokens(
-    model: LanguageModel, plans: Plans, prompts: Prompts, most: Sequence[int], sampling: Sampling, stop: Stop,
+    model: LanguageModel, plans: Plans, prompts: Prompts, most: Sequence[int], sampling: Sampling, stop: StopSequences,
     tokenizer: Tokenizer | None,
 ) -> Tokens:  # fmt: skip
     folder, groups = model.folder, list[_Group]()

@@ -26,7 +26,7 @@ _MAX_SHOWN = 120  # columns of a cell line in an error; of a longer one the part
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class CellResult:
     """The result of a cell: its graph, the file name that its source locations carry, its text, and notes for the
     person."""
 
@@ -44,7 +44,7 @@ def op_names() -> dict[str, Any]:
 
 def run_cell(
     name: str, header: str, body: str, variables: Mapping[str, Any], number: int, graph: Graph | None = None
-) -> Program:
+) -> CellResult:
     """Run `body` (the text below the `%%graph` line `header`) with the notebook's `variables` in reach, on a new graph
     or on this empty one.
 
@@ -71,7 +71,7 @@ def run_cell(
             for note in notes:
                 error.add_note(note)
             raise
-    return Program(graph, file, text, tuple(notes))
+    return CellResult(graph, file, text, tuple(notes))
 
 
 def _compile(body: str, file: str) -> tuple[CodeType, set[str]]:

@@ -21,10 +21,10 @@ from gdlab.jupyter.display import show_document, show_refused, show_study
 from gdlab.jupyter.opening import opening
 from gdlab.jupyter.options import checked_rules, identifier, user_path
 from gdlab.jupyter.widget import close_panel, wake
-from gdlab.session.run.conditions import parse_test
+from gdlab.session.run.stop_conditions import parse_test
 from gdlab.study.study import Study
 from gdlab.view.document.document import Document
-from gdlab.view.files import suffix_of
+from gdlab.view.saved_views import suffix_of
 
 _MOST_NAMES = 20  # of studies that an error lists
 

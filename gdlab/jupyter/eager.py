@@ -15,7 +15,7 @@ from gdlab.base.statistics import array_words
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.base.words import natural
 from gdlab.eager import EagerSession, TensorRef
-from gdlab.jupyter.cell import Program, run_cell
+from gdlab.jupyter.cell import CellResult, run_cell
 from gdlab.jupyter.common import Words
 from gdlab.jupyter.options import count, device_name, identifier, look_options, output_options, parse_argstring
 from gdlab.view.document.tape_document import tape_doc
@@ -92,7 +92,7 @@ class _Trained:
     def __init__(self, session: EagerSession, grad: bool) -> None:
         self.session, self.grad = session, grad
 
-    def run(self, name: str, header: str, cell: str, variables: Mapping[str, Any], number: int) -> Program:
+    def run(self, name: str, header: str, cell: str, variables: Mapping[str, Any], number: int) -> CellResult:
         """Run the cell; then differentiate its first output."""
         program = run_cell(name, header, cell, variables, number, graph=self.session.tape)
         if self.grad:

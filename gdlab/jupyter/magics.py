@@ -19,7 +19,7 @@ from gdlab.jupyter.complete import make_matcher
 from gdlab.jupyter.debugging import DebugMagics
 from gdlab.jupyter.display import rich
 from gdlab.jupyter.eager import EagerMagics
-from gdlab.jupyter.recording import RecordMagics, report_bundle
+from gdlab.jupyter.record_magics import RecordMagics, report_bundle
 from gdlab.jupyter.running import RunMagics
 from gdlab.jupyter.showing import ShowMagics
 from gdlab.jupyter.sweeping import SweepMagics, scaling_bundle

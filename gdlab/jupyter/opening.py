@@ -16,7 +16,7 @@ from gdlab.view.ask.diff import diff_doc
 from gdlab.view.document.document import Document
 from gdlab.view.document.layouts import ENGINES
 from gdlab.view.document.overlays import OVERLAYS
-from gdlab.view.files import suffix_of
+from gdlab.view.saved_views import suffix_of
 from gdlab.view.things import document_of, first_view
 
 DEFAULT_RADIUS = 2

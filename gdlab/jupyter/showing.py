@@ -20,7 +20,7 @@ from gdlab.distributed.calibration import calibration_of
 from gdlab.distributed.scaling import Scaling, scaling, sizes_up_to
 from gdlab.graph import Graph
 from gdlab.jupyter.answering import show_answer, show_check
-from gdlab.jupyter.cell import Program, run_cell
+from gdlab.jupyter.cell import CellResult, run_cell
 from gdlab.jupyter.common import Words
 from gdlab.jupyter.options import (
     SHOW,
@@ -112,7 +112,7 @@ class ShowMagics(Words):
         self.cells += 1
         number = int(getattr(self.shell, "execution_count", self.cells))
         self._file = f"<graph {name}, cell {number}>"
-        program: Program = run_cell(name, f"%%graph {line}".rstrip(), cell, self.names, number)
+        program: CellResult = run_cell(name, f"%%graph {line}".rstrip(), cell, self.names, number)
         for note in program.notes:
             print(note)
         source = {program.file: program.text}

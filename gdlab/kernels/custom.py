@@ -20,12 +20,12 @@ import math
 import re
 
 from gdlab.base.types import DType
-from gdlab.kernels.pieces import Bindings, Text, chain_operands, may_be_wide, shader, widened, written_out
+from gdlab.kernels.pieces import Bindings, WgslText, chain_operands, may_be_wide, shader, widened, written_out
 from gdlab.kernels.stores import constants, scalar_functions, store, store4, whole_file
 from gdlab.plan.dispatch import Custom, Dispatch, Operand
 
 
-def custom(text: Text, d: Dispatch) -> None:
+def custom(text: WgslText, d: Dispatch) -> None:
     """The kernel of a dispatch with a `custom` core."""
     c = d.custom
     assert c is not None  # the table asks by kernel
@@ -59,7 +59,7 @@ def custom(text: Text, d: Dispatch) -> None:
         whole_file(text, _main(c, lanes), c.node)
 
 
-def _absent(text: Text, called: set[str], c: Custom, type: str) -> None:
+def _absent(text: WgslText, called: set[str], c: Custom, type: str) -> None:
     """Of an op that takes any number of operands: those that its file knows and this call does not have."""
     base = c.names[0].removesuffix("0") if c.names else ""
     for name in sorted(called - {f"{n}_at" for n in c.names}):
@@ -71,7 +71,7 @@ def _defined(files: list[str]) -> set[str]:
     return {name for file in files for name in re.findall(r"^fn (\w+)\(", shader(file), re.MULTILINE)}
 
 
-def _statistics(text: Text, called: set[str], c: Custom, bindings: Bindings, d: Dispatch) -> None:
+def _statistics(text: WgslText, called: set[str], c: Custom, bindings: Bindings, d: Dispatch) -> None:
     """`store_NAME(i, value)` of every further result that the file knows; of one that the dispatch lacks, no store."""
     results = dict(zip(c.results, d.results[1:], strict=True))
     for name in sorted(called):
@@ -89,7 +89,7 @@ def _main(c: Custom, lanes: int) -> str:
     return "unit_alone.wgsl" if not c.length else "unit_lanes.wgsl" if lanes > 1 else "unit_lane.wgsl"
 
 
-def _accessors(text: Text, name: str, operand: Operand, bindings: Bindings, called: set[str], c: Custom) -> None:
+def _accessors(text: WgslText, name: str, operand: Operand, bindings: Bindings, called: set[str], c: Custom) -> None:
     """`x_at` and `x_four`, as far as the file calls them."""
     if f"{name}_at" in called:
         type = "u32" if operand.dtype is DType.u32 else "f32"

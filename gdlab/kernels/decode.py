@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable
 
 from gdlab.base.types import FORMATS, DType
-from gdlab.kernels.pieces import Text
+from gdlab.kernels.pieces import WgslText
 from gdlab.plan.dispatch import Dispatch, Operand
 
 
-def decode(text: Text, d: Dispatch) -> None:
+def decode(text: WgslText, d: Dispatch) -> None:
     """Rewrite the lines of a kernel, and append one function per buffer that needs it."""
     numbers = {buffer: i for i, (buffer, _) in enumerate(d.bindings)}
     stored = {o.buffer: o for o in d.operands if o.dtype.is_storage}

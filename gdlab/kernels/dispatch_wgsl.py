@@ -15,7 +15,7 @@ from gdlab.kernels.pieces import (
     STORE,
     WORK,
     Bindings,
-    Text,
+    WgslText,
     call,
     chain_function,
     chain_operands,
@@ -52,10 +52,10 @@ def wgsl_with_parts(d: Dispatch) -> tuple[str, LineMap, LineParts]:
     return (*text.done(), line_parts(text, d))
 
 
-def _joined(d: Dispatch) -> Text:
+def _joined(d: Dispatch) -> WgslText:
     if d.kernel not in _WRITERS:
         raise CompileError(f"dispatch {d.index}", "kernel", d.kernel, f"one of {', '.join(_WRITERS)}")
-    text = Text()
+    text = WgslText()
     text.add(f"// {d.label}")
     _WRITERS[d.kernel](text, d)
     decode(text, d)
@@ -65,13 +65,13 @@ def _joined(d: Dispatch) -> Text:
     return text
 
 
-def _helper_text(text: Text) -> str:
+def _helper_text(text: WgslText) -> str:
     used = {name for line in text.lines if not line.startswith("//") for name in _CALL.findall(line)}
     return "\n\n".join(helpers(sorted(used)))
 
 
 # kernels --------------------------------------------------------------------------------------------------------------
-def _pointwise(text: Text, d: Dispatch) -> None:
+def _pointwise(text: WgslText, d: Dispatch) -> None:
     size, node = d.type.num_elements, d.epilogue[-1].node
     four = d.variant == "vec4" and d.type.dtype is DType.f32
     used = chain_operands(d.epilogue)
@@ -98,7 +98,7 @@ def _pointwise(text: Text, d: Dispatch) -> None:
     whole_file(text, "pointwise.wgsl")
 
 
-def _matmul(text: Text, d: Dispatch) -> None:
+def _matmul(text: WgslText, d: Dispatch) -> None:
     p = d.matmul
     assert p is not None  # the table asks by kernel
     kind = d.variant.split()[0]
@@ -120,7 +120,7 @@ def _matmul(text: Text, d: Dispatch) -> None:
     WRITERS[kind](text, product, d.params)
 
 
-def _movement(text: Text, d: Dispatch) -> None:
+def _movement(text: WgslText, d: Dispatch) -> None:
     g = d.gather
     assert g is not None  # the table asks by kernel
     bindings = Bindings(d, ())
@@ -134,7 +134,7 @@ def _movement(text: Text, d: Dispatch) -> None:
     whole_file(text, "gather.wgsl", g.node)
 
 
-def _moved(text: Text, d: Dispatch, bindings: Bindings) -> None:
+def _moved(text: WgslText, d: Dispatch, bindings: Bindings) -> None:
     """Find the element of operand 0 that element i is, or return the fill value."""
     g, size = d.gather, d.type.num_elements
     assert g is not None  # the caller has it
@@ -156,7 +156,7 @@ def _moved(text: Text, d: Dispatch, bindings: Bindings) -> None:
     text.add(f"    return {bindings.variable[d.operands[0].buffer]}[{where}];", g.node)
 
 
-_WRITERS: dict[str, Callable[[Text, Dispatch], None]] = {
+_WRITERS: dict[str, Callable[[WgslText, Dispatch], None]] = {
     "pointwise": _pointwise,
     "matmul": _matmul,
     "reduce": reduce,

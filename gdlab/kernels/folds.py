@@ -7,7 +7,7 @@ import re
 from gdlab.kernels.pieces import (
     WORK,
     Bindings,
-    Text,
+    WgslText,
     call,
     chain_function,
     chain_operands,
@@ -23,13 +23,13 @@ from gdlab.plan.dispatch import Dispatch, PointOp, Reduce
 _COMBINE = {"sum": "a + b", "max": "max_nan(a, b)", "min": "min_nan(a, b)"}
 
 
-def reduce(text: Text, d: Dispatch) -> None:
+def reduce(text: WgslText, d: Dispatch) -> None:
     """The kernel of a dispatch with a fold: one element at a time, or four along the fold or across it."""
     form = d.variant.partition(" ")[2]
     {"": _by_one, "along": _along, "across": _across}[form](text, d, d.reduce)  # type: ignore[arg-type]
 
 
-def _by_one(text: Text, d: Dispatch, r: Reduce) -> None:
+def _by_one(text: WgslText, d: Dispatch, r: Reduce) -> None:
     across, lanes = d.params
     bindings = Bindings(d, ())
     bindings.declare(text)
@@ -47,7 +47,7 @@ def _by_one(text: Text, d: Dispatch, r: Reduce) -> None:
     whole_file(text, "reduce.wgsl" if lanes == 1 else "reduce_shared.wgsl", r.node)
 
 
-def _along(text: Text, d: Dispatch, r: Reduce) -> None:
+def _along(text: WgslText, d: Dispatch, r: Reduce) -> None:
     """Four neighbours of the fold at a time: its elements lie side by side."""
     across, lanes, each = d.params
     used = _read(d)
@@ -61,7 +61,7 @@ def _along(text: Text, d: Dispatch, r: Reduce) -> None:
     written_out(text, "reduce_along.wgsl", each, r.node)
 
 
-def _across(text: Text, d: Dispatch, r: Reduce) -> None:
+def _across(text: WgslText, d: Dispatch, r: Reduce) -> None:
     """Four neighbouring results at a time: elements of one fold lie apart."""
     across, lanes, each = d.params
     after = [(d.operands[k].buffer, may_be_wide(d.operands[k])) for k in chain_operands(d.epilogue)]
@@ -91,7 +91,7 @@ def _reads(d: Dispatch) -> list[str]:
     return [read_part(k) for k in (chain_operands(d.prologue) if d.prologue else [0])]
 
 
-def _element(text: Text, d: Dispatch, bindings: Bindings, node: int) -> None:
+def _element(text: WgslText, d: Dispatch, bindings: Bindings, node: int) -> None:
     """`element(i)`: what the core reads: the prologue's last value, or operand 0."""
     if d.prologue:
         with text.working(WORK):
@@ -106,7 +106,7 @@ def _element(text: Text, d: Dispatch, bindings: Bindings, node: int) -> None:
     text.add("}\n")
 
 
-def _element4(text: Text, d: Dispatch, bindings: Bindings, r: Reduce) -> None:
+def _element4(text: WgslText, d: Dispatch, bindings: Bindings, r: Reduce) -> None:
     """`element4(i)`: elements i … i + 3; `start4(first)` and `combine4(a, b)`."""
     if d.prologue:
         with text.working(WORK):
@@ -135,13 +135,13 @@ def _element4(text: Text, d: Dispatch, bindings: Bindings, r: Reduce) -> None:
     text.add("}\n")
 
 
-def _combine(text: Text, r: Reduce) -> None:
+def _combine(text: WgslText, r: Reduce) -> None:
     text.add("fn combine(a: f32, b: f32) -> f32 {")
     text.add(f"    return {_COMBINE[r.combine]};", r.node)
     text.add("}\n")
 
 
-def _finish(text: Text, r: Reduce) -> None:
+def _finish(text: WgslText, r: Reduce) -> None:
     line = PointOp("finish", r.finish, (), (), (("n", float(r.count)),), r.node)
     text.add("fn finish(acc: f32) -> f32 {")
     text.add(f"    return {_expression(line)};", r.node)

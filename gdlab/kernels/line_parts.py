@@ -1,6 +1,6 @@
 """Say which part of a kernel's work each of its lines does: `read 0`, `loop`, `work`, `meet`, `store`, `where`.
 
-What the joiner writes itself it marks as it writes (`Text.working`). A file of `shaders/` is read by its contract
+What the joiner writes itself it marks as it writes (`WgslText.working`). A file of `shaders/` is read by its contract
 (`gdlab/kernels/custom.py`): a line that calls an operand's accessor reads that operand, one that calls a store writes,
 one that calls a sum or a maximum over the unit exchanges; a function of the file does for its callers what its lines
 do.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from gdlab.kernels.pieces import LOOP, MEET, STORE, WHERE, WORK, Text, read_part
+from gdlab.kernels.pieces import LOOP, MEET, STORE, WHERE, WORK, WgslText, read_part
 from gdlab.plan.dispatch import Dispatch
 
 # (part, the runs of lines that do it: first, last, …), 1-based
@@ -24,7 +24,7 @@ _EXCHANGES = {"workgroupBarrier", "max_of_unit", "sum_of_unit", "sum_of_earlier"
 _QUIET = re.compile(r"[\s{}]*(//.*)?$")  # a comment, a brace, nothing
 
 
-def line_parts(text: Text, d: Dispatch) -> LineParts:
+def line_parts(text: WgslText, d: Dispatch) -> LineParts:
     """Return for every part the lines of a finished kernel that do it; a line may do several, or none."""
     reading = _Reading(text, d)
     found: dict[str, list[int]] = {}
@@ -49,7 +49,7 @@ def _runs(lines: list[int]) -> tuple[int, ...]:
 class _Reading:
     """The functions of a text, and what a call of each does."""
 
-    text: Text
+    text: WgslText
     d: Dispatch
     functions: dict[str, range] = field(default_factory=dict)  # 1-based lines
     inside: dict[int, str] = field(default_factory=dict)  # line → its function

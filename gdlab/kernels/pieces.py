@@ -78,7 +78,7 @@ def read_part(operand: int) -> str:
 
 
 # text with provenance -------------------------------------------------------------------------------------------------
-class Text:
+class WgslText:
     """Lines of WGSL, the nodes behind those that have any, and the parts of the work that some are known to do
     (`gdlab/kernels/line_parts.py`)."""
 
@@ -112,7 +112,7 @@ class Text:
 _EACH = "for (var e = 0u; e < EACH; e++) {"
 
 
-def written_out(text: Text, file: str, each: int, *nodes: int) -> None:
+def written_out(text: WgslText, file: str, each: int, *nodes: int) -> None:
     """A file of `shaders/`, its loops over `e` written out: what they keep then lies in registers. `x_e` is `x_0`,
     `x_1`, … there."""
     lines = shader(file).rstrip("\n").split("\n")
@@ -160,7 +160,7 @@ class Bindings:
         self.type = "u32" if d.type.dtype.is_storage else d.type.dtype.value
         self.types = {o.buffer: o.dtype.value for o in d.operands} | {r.buffer: r.type.dtype.value for r in d.results}
 
-    def declare(self, text: Text) -> None:
+    def declare(self, text: WgslText) -> None:
         """One line per binding, then the per-step scalars."""
         for i, (buffer, access) in enumerate(self.d.bindings):
             plain = self.types.get(buffer, self.type)
@@ -210,12 +210,12 @@ def widened(uses: Iterable[tuple[int, bool]]) -> set[int]:
 
 
 def chain_operands(chain: Sequence[PointOp]) -> list[int]:
-    """Which operands a chain reads, in order of first use."""
+    """The operands that a chain reads, in order of first use."""
     return list(dict.fromkeys(a.index for line in chain for a in line.args if a.kind == "operand"))
 
 
 # chains ---------------------------------------------------------------------------------------------------------------
-def chain_function(text: Text, name: str, chain: Sequence[PointOp], first: str, type: str) -> None:
+def chain_function(text: WgslText, name: str, chain: Sequence[PointOp], first: str, type: str) -> None:
     """`fn name(…) -> f32` with one `let` per op; `first` is its first parameter (`acc: f32`) or empty."""
     parameters = [*([first] if first else []), *(f"x{k}: {type}" for k in chain_operands(chain))]
     text.add(f"fn {name}({', '.join(parameters)}) -> {type} {{")

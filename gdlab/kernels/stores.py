@@ -5,7 +5,7 @@ from __future__ import annotations
 from gdlab.kernels.pieces import (
     STORE,
     Bindings,
-    Text,
+    WgslText,
     call,
     chain_function,
     chain_operands,
@@ -16,7 +16,7 @@ from gdlab.kernels.pieces import (
 from gdlab.plan.dispatch import Dispatch, PointOp, scalar_places
 
 
-def constants(text: Text, **values: int | float) -> None:
+def constants(text: WgslText, **values: int | float) -> None:
     """`const NAME = value;` lines: ints as u32, floats as f32."""
     text.add("")
     for name, value in values.items():
@@ -24,19 +24,19 @@ def constants(text: Text, **values: int | float) -> None:
     text.add("")
 
 
-def scalar_functions(text: Text, d: Dispatch) -> None:
+def scalar_functions(text: WgslText, d: Dispatch) -> None:
     """One function for each per-step number that the kernel reads."""
     for name, place in scalar_places(d.scalars).items():
         text.add(f"fn {name}() -> f32 {{ return scalars[{place}]; }}")
     text.add("")
 
 
-def whole_file(text: Text, name: str, *nodes: int) -> None:
+def whole_file(text: WgslText, name: str, *nodes: int) -> None:
     """A file of `shaders/`."""
     text.add(shader(name).rstrip("\n"), *nodes)
 
 
-def store(text: Text, d: Dispatch, bindings: Bindings, node: int) -> None:
+def store(text: WgslText, d: Dispatch, bindings: Bindings, node: int) -> None:
     """`after`, the epilogue, and `store(i, value)`, which writes it."""
     used = chain_operands(d.epilogue)
     with text.working(STORE):
@@ -52,7 +52,7 @@ def store(text: Text, d: Dispatch, bindings: Bindings, node: int) -> None:
     text.add("}\n")
 
 
-def store4(text: Text, d: Dispatch, bindings: Bindings, node: int) -> None:
+def store4(text: WgslText, d: Dispatch, bindings: Bindings, node: int) -> None:
     """`store4(i, value)`: four neighbours at once."""
     if not by_fours(d):
         store(text, d, bindings, node)
@@ -81,7 +81,7 @@ def by_fours(d: Dispatch) -> bool:
     return all(c.width % 4 == c.start % 4 == c.stop % 4 == 0 for c in columns)
 
 
-def _into_columns(text: Text, d: Dispatch, bindings: Bindings, at: str, node: int) -> None:
+def _into_columns(text: WgslText, d: Dispatch, bindings: Bindings, at: str, node: int) -> None:
     """Put `stored`, element i of what the core computes, where its column lies."""
     for k, r in enumerate(d.results):
         c = r.columns
@@ -96,7 +96,7 @@ def _into_columns(text: Text, d: Dispatch, bindings: Bindings, at: str, node: in
 
 
 def by_four(
-    text: Text, place: str, loads: list[str], chain: tuple[PointOp, ...], name: str, first: str, node: int
+    text: WgslText, place: str, loads: list[str], chain: tuple[PointOp, ...], name: str, first: str, node: int
 ) -> None:
     """`place = …`: the chain called for each of four neighbours; `first` is what its first parameter gets, if any."""
     if not chain:

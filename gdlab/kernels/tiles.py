@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gdlab.kernels.pieces import LANES, LOOP, MEET, STORE, WHERE, WORK, Text
+from gdlab.kernels.pieces import LANES, LOOP, MEET, STORE, WHERE, WORK, WgslText
 from gdlab.kernels.product import FLAT, MAIN, Product, side_read
 from gdlab.kernels.workgroup_tiles import shared_tiles
 
@@ -18,21 +18,21 @@ class Tile:
     def __init__(self, product: Product, rows: int, quads: int, guard: bool) -> None:
         self.product, self.p, self.rows, self.quads, self.guard = product, product.p, rows, quads, guard
 
-    def sums(self, text: Text) -> None:
+    def sums(self, text: WgslText) -> None:
         """Declare the sums."""
         with text.working(WORK):
             for r in range(self.rows):
                 zeros = (f"var c{r}_{j} = vec4<f32>();" for j in range(self.quads))
                 text.add("    " + " ".join(zeros), self.product.node)
 
-    def origins(self, text: Text) -> None:
+    def origins(self, text: WgslText) -> None:
         """Return the first index of each row of a and of each column of b."""
         with text.working(side_read("a")):
             self._origins_of_a(text)
         with text.working(side_read("b")):
             self._origins_of_b(text)
 
-    def _origins_of_a(self, text: Text) -> None:
+    def _origins_of_a(self, text: WgslText) -> None:
         p, node = self.p, self.product.node
         if p.a == "mk":
             for r in range(self.rows):
@@ -44,7 +44,7 @@ class Tile:
             for r in range(self.rows):
                 text.add(f"    let a{r}_at = {self._row(r, p.m - 1)};", node)
 
-    def _origins_of_b(self, text: Text) -> None:
+    def _origins_of_b(self, text: WgslText) -> None:
         p, node = self.p, self.product.node
         for j in range(self.quads):
             if p.b == "kn" and self.product.wide_b:
@@ -64,7 +64,7 @@ class Tile:
         """Whether a, stored by columns, is read four rows at a time."""
         return self.product.wide_a and self.rows % 4 == 0
 
-    def steps(self, text: Text, indent: str, count: int = 4) -> None:
+    def steps(self, text: WgslText, indent: str, count: int = 4) -> None:
         """Load what `count` steps from `k` on need, and multiply."""
         for side, lines in (("a", self._load_a(count)), ("b", self._load_b(count))):
             with text.working(side_read(side)):
@@ -153,13 +153,13 @@ class Tile:
             return value
         return f"select({zero}, {value}, k + {kk}u < {self.p.k}u)"
 
-    def store(self, text: Text) -> None:
+    def store(self, text: WgslText) -> None:
         """Store what lies inside the result."""
         with text.working(STORE):
             for r in range(self.rows):
                 self._store_row(text, r)
 
-    def _store_row(self, text: Text, r: int) -> None:
+    def _store_row(self, text: WgslText, r: int) -> None:
         p, node = self.p, self.product.node
         rows_end = p.m % self.rows != 0
         indent = "        " if rows_end else "    "
@@ -184,7 +184,7 @@ class Tile:
         return lines
 
 
-def register_tiles(text: Text, product: Product, params: tuple[int, ...]) -> None:
+def register_tiles(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
     """A tile per invocation, straight from memory: the form for software adapters."""
     rows, columns = params
     p, node = product.p, product.node
@@ -215,7 +215,7 @@ def register_tiles(text: Text, product: Product, params: tuple[int, ...]) -> Non
     text.add("}")
 
 
-def k_groups(text: Text, product: Product, params: tuple[int, ...]) -> None:
+def k_groups(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
     """A 16 x 16 tile per group, whose 16 parts of K are added in workgroup memory: for small results on hardware."""
     p, node = product.p, product.node
     across = -(-p.n // 16)
@@ -258,7 +258,7 @@ def k_groups(text: Text, product: Product, params: tuple[int, ...]) -> None:
     text.add("    }\n}", node)
 
 
-def vectors(text: Text, product: Product, params: tuple[int, ...]) -> None:
+def vectors(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
     """Few rows times four columns per part of K, and the parts added in workgroup memory: every weight is read once."""
     p, node = product.p, product.node
     rows, wide, parts = params
@@ -298,7 +298,7 @@ def vectors(text: Text, product: Product, params: tuple[int, ...]) -> None:
     text.add("}")
 
 
-def _store_row(text: Text, product: Product, value: str, indent: str = "        ") -> None:
+def _store_row(text: WgslText, product: Product, value: str, indent: str = "        ") -> None:
     """Four neighbouring sums at row m from column n on, as far as they lie inside."""
     p = product.p
     if product.wide_out:

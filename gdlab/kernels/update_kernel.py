@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from gdlab.kernels.pieces import LANES, Text, argument, expression, number
+from gdlab.kernels.pieces import LANES, WgslText, argument, expression, number
 from gdlab.kernels.stores import constants, scalar_functions, whole_file
 from gdlab.plan.dispatch import Dispatch, ParameterUpdate, Stretch, UpdateCore
 from gdlab.plan.rules import UpdateRule, rule_of
@@ -13,7 +13,7 @@ from gdlab.plan.rules.traced import traced
 from gdlab.plan.spread import update_groups
 
 
-def update(text: Text, d: Dispatch) -> None:
+def update(text: WgslText, d: Dispatch) -> None:
     """Four neighbours at a time. Of several parameters the arithmetic is written once, between a switch that loads
     and one that stores."""
     core = d.update
@@ -51,7 +51,7 @@ class _Variables:
                 self.single.add(clip)
                 self.name.setdefault(clip, f"clip{len(self.single) - 1}")
 
-    def declare(self, text: Text, d: Dispatch) -> None:
+    def declare(self, text: WgslText, d: Dispatch) -> None:
         """One line per binding, then the per-step scalars."""
         for i, (buffer, access) in enumerate(d.bindings):
             element = "f32" if buffer in self.single else "vec4<f32>"
@@ -60,7 +60,7 @@ class _Variables:
         if d.scalars:
             text.add(f"@group(0) @binding({len(d.bindings)}) var<storage, read> scalars: array<f32>;")
 
-    def stretch_functions(self, text: Text, k: int, p: ParameterUpdate) -> None:
+    def stretch_functions(self, text: WgslText, k: int, p: ParameterUpdate) -> None:
         """`factors` and `clips` of a parameter whose stretches differ."""
         if len(p.stretches) == 1:
             return
@@ -93,7 +93,7 @@ def _held(rule: UpdateRule) -> str:
     return "weight" if rule.configurable else "total"
 
 
-def _chosen(text: Text, name: str, p: ParameterUpdate, values: Sequence[str], node: int) -> None:
+def _chosen(text: WgslText, name: str, p: ParameterUpdate, values: Sequence[str], node: int) -> None:
     """A function that returns the values of four neighbours by the stretches in which they lie."""
     value = f"vec4<f32>({values[-1]})"
     for stretch, own in zip(p.stretches[-2::-1], values[-2::-1], strict=True):
@@ -104,7 +104,7 @@ def _chosen(text: Text, name: str, p: ParameterUpdate, values: Sequence[str], no
 
 
 # the rule -------------------------------------------------------------------------------------------------------------
-def _rule_text(text: Text, rule: UpdateRule, nodes: Sequence[int]) -> None:
+def _rule_text(text: WgslText, rule: UpdateRule, nodes: Sequence[int]) -> None:
     """`moved`: the rule's file, or its form written out."""
     if rule.form is None:
         whole_file(text, rule.shader, *nodes)
@@ -136,7 +136,7 @@ def _quads(p: ParameterUpdate) -> int:
     return -(-p.type.num_elements // 4)
 
 
-def _one(text: Text, d: Dispatch, core: UpdateCore, variables: _Variables) -> None:
+def _one(text: WgslText, d: Dispatch, core: UpdateCore, variables: _Variables) -> None:
     (p,) = core.parameters
     rule, names = variables.rule, [variables.name[b] for b in p.touched]
     loads = [f"{name}[i]" for name in names]
@@ -149,7 +149,7 @@ def _one(text: Text, d: Dispatch, core: UpdateCore, variables: _Variables) -> No
     text.add("    }\n}\n")
 
 
-def _several(text: Text, d: Dispatch, core: UpdateCore, variables: _Variables) -> None:
+def _several(text: WgslText, d: Dispatch, core: UpdateCore, variables: _Variables) -> None:
     rule, groups = variables.rule, [update_groups(p, d.workgroup_size[0]) for p in core.parameters]
     starts = [*accumulate(groups, initial=0)][:-1]
     text.add("// Which parameter a workgroup moves.\nfn parameter_of(group: u32) -> u32 {")

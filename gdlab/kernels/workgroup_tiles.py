@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gdlab.kernels.pieces import LANES, LOOP, MEET, STORE, WHERE, WORK, Text
+from gdlab.kernels.pieces import LANES, LOOP, MEET, STORE, WHERE, WORK, WgslText
 from gdlab.kernels.product import FLAT, MAIN, Product, k_comes_last, side_read
 from gdlab.plan.dispatch import Matmul
 
@@ -63,7 +63,7 @@ class Tiling:
         return self.at(p, side, self.depth)
 
 
-def shared_tiles(text: Text, product: Product, params: tuple[int, ...]) -> None:
+def shared_tiles(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
     """A tile per group; the next steps are loaded to registers while these are multiplied."""
     t = Tiling(*params)
     p, node = product.p, product.node
@@ -91,7 +91,7 @@ def shared_tiles(text: Text, product: Product, params: tuple[int, ...]) -> None:
     text.add("}")
 
 
-def _head(text: Text, product: Product, t: Tiling) -> None:
+def _head(text: WgslText, product: Product, t: Tiling) -> None:
     p = product.p
     split = f" in {t.inner * t.outer} parts of {t.steps(p.k)}" if t.inner * t.outer > 1 else ""
     text.add(
@@ -109,7 +109,7 @@ def _head(text: Text, product: Product, t: Tiling) -> None:
     text.add("")
 
 
-def _part(text: Text, product: Product, t: Tiling, tiles: int) -> None:
+def _part(text: WgslText, product: Product, t: Tiling, tiles: int) -> None:
     """`first`: the first step of this part; where the parts of workgroup memory and of the result begin."""
     node, steps = product.node, t.steps(product.p.k)
     part = [f"flat / {tiles}u % {t.outer}u * {t.inner}u"] if t.outer > 1 else []  # % : a grid may be folded
@@ -120,7 +120,7 @@ def _part(text: Text, product: Product, t: Tiling, tiles: int) -> None:
         text.add(f"    var at_{name} = {f'lane / {t.workers}u * {size}u' if t.inner > 1 else '0u'};", node)
 
 
-def _loop(text: Text, product: Product, t: Tiling, copies: list[Copy]) -> None:
+def _loop(text: WgslText, product: Product, t: Tiling, copies: list[TileCopy]) -> None:
     """Walk the steps of a part. `ahead`: the next steps are stored once these are multiplied, else in the next turn."""
     node, steps, ahead = product.node, t.steps(product.p.k), _ahead(product.p, t)
     more = f"        if (done + {t.depth}u < {steps}u) {{"
@@ -156,7 +156,7 @@ def _loop(text: Text, product: Product, t: Tiling, copies: list[Copy]) -> None:
     text.add("    }", node)
 
 
-def _barrier(text: Text, node: int, indent: str) -> None:
+def _barrier(text: WgslText, node: int, indent: str) -> None:
     with text.working(MEET):
         text.add(f"{indent}workgroupBarrier();", node)
 
@@ -167,7 +167,7 @@ def _ahead(p: Matmul, t: Tiling) -> bool:
     return t.buffers == 2 and t.rows * t.columns >= 128 * 128 and not k_comes_last(p, "b")
 
 
-def _swap(text: Text, product: Product, t: Tiling) -> None:
+def _swap(text: WgslText, product: Product, t: Tiling) -> None:
     """To the other buffer, if there is one."""
     for name in "ab" if t.buffers == 2 else "":
         size = t.size(product.p, name)
@@ -176,7 +176,7 @@ def _swap(text: Text, product: Product, t: Tiling) -> None:
             text.add(f"        at_{name} = {home} - at_{name};", product.node)
 
 
-def _multiply(text: Text, product: Product, t: Tiling) -> None:
+def _multiply(text: WgslText, product: Product, t: Tiling) -> None:
     """Steps of a tile, written out: a loop costs its counter and a bounds check at every turn."""
     node = product.node
     for kk in range(t.depth):
@@ -191,7 +191,7 @@ def _multiply(text: Text, product: Product, t: Tiling) -> None:
         text.add("        }", node)
 
 
-def _add_parts(text: Text, product: Product, t: Tiling) -> None:
+def _add_parts(text: WgslText, product: Product, t: Tiling) -> None:
     """The first part adds the sums of the others."""
     node, size = product.node, t.rows * t.columns // 4
     cells = [f"c{r}_{j}" for r in range(t.down) for j in range(t.right // 4)]
@@ -225,7 +225,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class TileCopy:
     """A four that an invocation copies: variable `name`, elements from (`i`, `k`) on of operand `side`, to `place` in a
     buffer. `origin`: where it lies in memory at the first step, if one address serves all steps."""
 
@@ -245,18 +245,18 @@ def _sides(product: Product, t: Tiling) -> tuple[Side, Side]:
     )
 
 
-def _copies(text: Text, product: Product, t: Tiling) -> list[Copy]:
+def _copies(text: WgslText, product: Product, t: Tiling) -> list[TileCopy]:
     """Return the elements that invocation `worker` copies; neighbours read neighbours in memory. Its fours lie the same
     way apart for all: one address and one place serve them, which is what registers are short of."""
-    found = list[Copy]()
+    found = list[TileCopy]()
     for s in _sides(product, t):
         with text.working(side_read(s.name)):
             found += _copies_of(text, product, t, s)
     return found
 
 
-def _copies_of(text: Text, product: Product, t: Tiling, s: Side) -> list[Copy]:
-    found = list[Copy]()
+def _copies_of(text: WgslText, product: Product, t: Tiling, s: Side) -> list[TileCopy]:
+    found = list[TileCopy]()
     n, steps, quads = s.name, t.depth // 4, t.quads(s.name)
     own = f"worker / {steps}u", f"worker % {steps}u * 4u"
     own_i, own_k = own if s.k_last else (f"worker % {quads}u * 4u", f"worker / {quads}u")
@@ -272,7 +272,7 @@ def _copies_of(text: Text, product: Product, t: Tiling, s: Side) -> list[Copy]:
         i, k = (u * t.workers // steps, 0) if s.k_last else (0, u * t.workers // quads)
         origin = f"{n}_from + {(i * product.p.k if s.k_last else k * s.extent) // 4}u" if stays else ""
         place = f"{n}_place + {i // 4 + k * quads}u"
-        found.append(Copy(s, f"{n}_next{u}", f"{n}_i + {i}u", f"{n}_k + {k}u", place, origin))
+        found.append(TileCopy(s, f"{n}_next{u}", f"{n}_i + {i}u", f"{n}_k + {k}u", place, origin))
     return found
 
 
@@ -281,13 +281,13 @@ def _place(p: Matmul, s: Side, i: str, k: str) -> str:
     return f"{i} * {p.k}u + {k}" if s.k_last else f"({k}) * {s.extent}u + {i}"
 
 
-def _some(t: Tiling, c: Copy) -> str:
+def _some(t: Tiling, c: TileCopy) -> str:
     """The condition, where a tile has fewer fours than a group has invocations."""
     total = t.quads(c.side.name) * t.depth
     return f"if (worker < {total}u) " if total < t.workers else ""
 
 
-def _load(text: Text, product: Product, t: Tiling, copies: list[Copy], done: str, indent: str) -> None:
+def _load(text: WgslText, product: Product, t: Tiling, copies: list[TileCopy], done: str, indent: str) -> None:
     """The fours of the steps from `first` + `done` on, as they lie in memory. What lies beyond the edge or beyond K
     repeats other elements; no index leaves the operand."""
     for c in copies:  # in no block of their own: an NVIDIA H200 lost 9 % by that (2048, 2026-11-21)
@@ -296,7 +296,7 @@ def _load(text: Text, product: Product, t: Tiling, copies: list[Copy], done: str
             text.add(f"{indent}{some}{{ {line} }}" if some else indent + line, product.node)
 
 
-def _value(p: Matmul, t: Tiling, c: Copy, done: str) -> str:
+def _value(p: Matmul, t: Tiling, c: TileCopy, done: str) -> str:
     s = c.side
     if c.origin:
         walked = f"({done}) / 4u" if s.k_last else f"({done}) * {s.extent // 4}u"
@@ -320,14 +320,14 @@ def _within(index: str, last: int, ends: bool) -> str:
     return f"min({index}, {last}u)" if ends else f"({index})"
 
 
-def _keep(text: Text, product: Product, t: Tiling, copies: list[Copy], start: str, indent: str) -> None:
+def _keep(text: WgslText, product: Product, t: Tiling, copies: list[TileCopy], start: str, indent: str) -> None:
     """To workgroup memory, steps one below another; zero beyond K."""
     for c in copies:
         with text.working(side_read(c.side.name)):
             _keep_four(text, product, t, c, start, indent)
 
 
-def _keep_four(text: Text, product: Product, t: Tiling, c: Copy, start: str, indent: str) -> None:
+def _keep_four(text: WgslText, product: Product, t: Tiling, c: TileCopy, start: str, indent: str) -> None:
     node, k, n, value = product.node, product.p.k, c.side.name, c.name
     home = f"at_{n} + {c.place}"
     if t.ends_early(k):
@@ -345,7 +345,7 @@ def _keep_four(text: Text, product: Product, t: Tiling, c: Copy, start: str, ind
 
 
 # to the result --------------------------------------------------------------------------------------------------------
-def _store(text: Text, product: Product, t: Tiling) -> None:
+def _store(text: WgslText, product: Product, t: Tiling) -> None:
     p, node = product.p, product.node
     rows_end, columns_end = p.m % t.rows != 0, p.n % t.columns != 0
     tiles = -(-p.n // t.columns) * -(-p.m // t.rows)

@@ -30,9 +30,9 @@ from gdlab.base.words import nbytes, near_hint
 from gdlab.graph import Graph
 from gdlab.load.safetensors_file import INDEX, WHOLE, SafeTensorsModel, load_safetensors
 from gdlab.load.stored import Settable, decoded_matrices, factors, with_formats
-from gdlab.models.checkpoint import EMBEDDING, HARMLESS, HINTS, repeats
 from gdlab.models.families import FAMILIES
-from gdlab.models.family import WHERE, Family, Request, Source
+from gdlab.models.family import WHERE, Family, GraphRequest, Source
+from gdlab.models.public_checkpoint import EMBEDDING, HARMLESS, HINTS, repeats
 from gdlab.op.storage import written_in_place
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -51,7 +51,7 @@ class PretrainedModel(Mapping[str, Array]):
     graph: Graph
     config: Any
     family: str
-    request: Request
+    request: GraphRequest
     dtype: Dtype
     folder: Path
     tensors: SafeTensorsModel
@@ -112,7 +112,7 @@ class PretrainedModel(Mapping[str, Array]):
     @property
     def weights(self) -> Mapping[str, Array | Packed]:
         """Return the values that a session of the graph takes by `set_parameter`, each read when it is asked for."""
-        return _Weights(self)
+        return _PretrainedWeights(self)
 
     def graph_type(self, name: str) -> TensorType:
         """Return the type of a parameter of the graph."""
@@ -137,14 +137,14 @@ class PretrainedModel(Mapping[str, Array]):
 
     def at(self, mode: str | None = None, length: int | None = None, batch: int | None = None) -> PretrainedModel:
         """Return the model with another graph of the same weights; what is left out stays as it is."""
-        request = Request(mode or self.mode, length or self.length, batch or self.batch)
+        request = GraphRequest(mode or self.mode, length or self.length, batch or self.batch)
         family = FAMILIES[self.family]
         graph, turned = _graph(family, self.config, request, self.dtype)
         return replace(self, graph=graph, request=request, turned=turned)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Weights(Mapping[str, "Array | Packed"]):
+class _PretrainedWeights(Mapping[str, "Array | Packed"]):
     model: PretrainedModel
 
     def __getitem__(self, name: str) -> Array | Packed:
@@ -190,7 +190,7 @@ def from_pretrained(
     kind = _family(fields)
     config = kind.config(fields)
     extent = kind.length(config) if length is None else int(length)
-    request = Request(kind.modes[0] if mode is None else mode, extent, int(batch))
+    request = GraphRequest(kind.modes[0] if mode is None else mode, extent, int(batch))
     tensors = _tensors(home)
     graph, turned = _graph(kind, config, request, dtype)
     sources = {name: _in_file(source, kind, tensors) for name, source in kind.sources(config).items()}
@@ -267,7 +267,7 @@ def _tensors(home: Path) -> SafeTensorsModel:
 
 
 # the graph ------------------------------------------------------------------------------------------------------------
-def _graph(family: Family[Any], config: Any, request: Request, dtype: Dtype) -> tuple[Graph, frozenset[str]]:
+def _graph(family: Family[Any], config: Any, request: GraphRequest, dtype: Dtype) -> tuple[Graph, frozenset[str]]:
     """Build the graph with matrices in the format; name those that lie as [out, in]."""
     if request.mode not in family.modes:
         raise ArgumentError(WHERE, "mode", repr(request.mode), f"one of {', '.join(family.modes)}")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from gdlab.base.binding import bound_module
 from gdlab.models.bert import TextConfig, text_encoder
-from gdlab.models.checkpoint import Weights, checkpoint_weights
 from gdlab.models.lm import TransformerLmConfig, transformer_lm
 from gdlab.models.perceptron import MlpConfig, mlp
+from gdlab.models.public_checkpoint import Weights, checkpoint_weights
 from gdlab.models.resnet import ResNetConfig, residual_network, resnet18
 from gdlab.models.unet import UnetConfig, unet_small
 from gdlab.models.vit import VitConfig, vit_encoder

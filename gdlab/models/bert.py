@@ -9,7 +9,7 @@ from gdlab import nn, ops
 from gdlab.base.errors import GraphError
 from gdlab.graph import Graph, Value
 from gdlab.models.blocks import check_extents, check_multiple
-from gdlab.models.encoder import BlockConfig, BlockNames, encoder_block, function
+from gdlab.models.encoder_block import BlockConfig, BlockNames, encoder_block, function
 
 WHERE = "text_encoder"
 Mode = Literal["inference", "masked", "training"]
@@ -110,7 +110,7 @@ def text_encoder(
     c = TextConfig() if config is None else config
     _check(c, length, batch, mode)
     with Graph() as g:
-        model = _Model(c, length, batch, mode)
+        model = _TextModel(c, length, batch, mode)
         x = model.blocks()
         pooled = model.pooled(x) if c.pooled and (mode != "training" or c.behind_pooler) else None
         if c.task != "features":
@@ -142,7 +142,7 @@ def _check(c: TextConfig, length: int, batch: int, mode: Mode) -> None:
         raise GraphError(WHERE, "pooled", False, "True: the head of sequences stands behind the pooler")
 
 
-class _Model:
+class _TextModel:
     """The parts of an encoder at work on `batch` sequences."""
 
     def __init__(self, config: TextConfig, length: int, batch: int, mode: Mode) -> None:

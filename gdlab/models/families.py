@@ -8,13 +8,22 @@ from __future__ import annotations
 from typing import Any
 
 from gdlab.models.family import Family
-from gdlab.models.names import bert, gemma, gpt2, llama, mistral, phi3, qwen, resnet, vit, whisper
+from gdlab.models.names.bert_names import BERT_FAMILY, DISTILBERT_FAMILY, ROBERTA_FAMILY
+from gdlab.models.names.gemma_names import GEMMA_1, GEMMA_2
+from gdlab.models.names.gpt2_names import GPT2_FAMILY
+from gdlab.models.names.llama_names import LLAMA_FAMILY
+from gdlab.models.names.mistral_names import MISTRAL_FAMILY
+from gdlab.models.names.phi3_names import PHI3_FAMILY
+from gdlab.models.names.qwen_names import QWEN_2, QWEN_3
+from gdlab.models.names.resnet_names import RESNET_FAMILY
+from gdlab.models.names.vit_names import VIT_FAMILY
+from gdlab.models.names.whisper_names import WHISPER_FAMILY
 
 LANGUAGE: tuple[Family[Any], ...] = (
-    llama.FAMILY, mistral.FAMILY, qwen.QWEN_2, qwen.QWEN_3, gemma.GEMMA_1, gemma.GEMMA_2, phi3.FAMILY, gpt2.FAMILY,
+    LLAMA_FAMILY, MISTRAL_FAMILY, QWEN_2, QWEN_3, GEMMA_1, GEMMA_2, PHI3_FAMILY, GPT2_FAMILY,
 )  # fmt: skip
 ENCODERS: tuple[Family[Any], ...] = (
-    bert.BERT_FAMILY, bert.ROBERTA_FAMILY, bert.DISTILBERT_FAMILY, vit.FAMILY, resnet.FAMILY, whisper.FAMILY,
+    BERT_FAMILY, ROBERTA_FAMILY, DISTILBERT_FAMILY, VIT_FAMILY, RESNET_FAMILY, WHISPER_FAMILY,
 )  # fmt: skip
 FAMILIES: dict[str, Family[Any]] = {name: family for family in (*LANGUAGE, *ENCODERS) for name in family.model_types}
 

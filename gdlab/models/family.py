@@ -16,7 +16,7 @@ import numpy as np
 from gdlab.base.errors import LoadError
 from gdlab.base.types import Array, Shape
 from gdlab.graph import Graph
-from gdlab.models.checkpoint import NO_ARITHMETIC
+from gdlab.models.public_checkpoint import NO_ARITHMETIC
 
 WHERE = "from_pretrained"
 LARGEST = 1 << 24  # of a field that counts: layers, widths, words
@@ -190,7 +190,7 @@ def read_fields(config: Mapping[str, Any], table: Fields, ignored: Sequence[str]
 
 # the record of a family -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Request:
+class GraphRequest:
     """The graph that is asked for: its mode, its positions, and the rows of a batch."""
 
     mode: str
@@ -213,7 +213,7 @@ class Family(Generic[C]):
 
     model_types: tuple[str, ...]
     config: Callable[[Mapping[str, Any]], C]
-    build: Callable[[C, Request], Graph]
+    build: Callable[[C, GraphRequest], Graph]
     sources: Callable[[C], Sources]
     modes: tuple[str, ...]
     prefix: str = ""

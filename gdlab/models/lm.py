@@ -36,11 +36,11 @@ def transformer_lm(config: TransformerLmConfig | None = None, length: int = 64, 
         raise GraphError("transformer_lm", "mode", repr(mode), f"one of {', '.join(MODES)}")
     check_config(config, length)
     with Graph() as g:
-        MODES[mode](g, _Model(config), length)
+        MODES[mode](g, _LanguageModel(config), length)
     return g
 
 
-class _Model:
+class _LanguageModel:
     """The layers, made in the current graph."""
 
     def __init__(self, config: TransformerLmConfig) -> None:
@@ -74,7 +74,7 @@ class _Model:
         return logits.named("logits")
 
 
-def _training(g: Graph, model: _Model, length: int) -> None:
+def _training(g: Graph, model: _LanguageModel, length: int) -> None:
     x = model.placed(model.embedded(ops.input_u32("token_ids", (length,))))
     for layer, block in enumerate(model.blocks):
         x = block.forward(x, ToRows(model.rotation, layer), named=True)
@@ -82,7 +82,7 @@ def _training(g: Graph, model: _Model, length: int) -> None:
     g.output(ops.cross_entropy_loss(model.logits(x), labels), "loss")
 
 
-def _prefill(g: Graph, model: _Model, length: int) -> None:
+def _prefill(g: Graph, model: _LanguageModel, length: int) -> None:
     kept = list[Value]()
     x = model.placed(model.embedded(ops.input_u32("token_ids", (length,))))
     for layer, block in enumerate(model.blocks):
@@ -92,7 +92,7 @@ def _prefill(g: Graph, model: _Model, length: int) -> None:
         g.output(value, name)
 
 
-def _decode(g: Graph, model: _Model, length: int) -> None:
+def _decode(g: Graph, model: _LanguageModel, length: int) -> None:
     c = model.config
     x, position = model.embedded(ops.input_u32("token_ids", (1,))), ops.input_u32("kv_pos", (1,))
     caches = [ops.parameter(name, (length, c.kv_dim), init="zeros") for name in cache_names(c)]
@@ -107,6 +107,6 @@ def cache_names(config: TransformerLmConfig) -> list[str]:
     return [f"{kind}.{layer}" for layer in range(config.num_hidden_layers) for kind in "kv"]
 
 
-MODES: dict[str, Callable[[Graph, _Model, int], None]] = {
+MODES: dict[str, Callable[[Graph, _LanguageModel, int], None]] = {
     "training": _training, "prefill": _prefill, "decode": _decode,
 }  # fmt: skip

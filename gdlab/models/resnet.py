@@ -10,7 +10,7 @@ from gdlab import nn, ops
 from gdlab.base.errors import GraphError
 from gdlab.graph import Graph, Value
 from gdlab.models.blocks import Mode, check_extents, check_mode, check_multiple, classified
-from gdlab.models.encoder import FUNCTIONS, function
+from gdlab.models.encoder_block import FUNCTIONS, function
 
 Block = Literal["basic", "bottleneck"]
 EXPANSION: dict[str, int] = {"basic": 1, "bottleneck": 4}  # channels behind a block by those inside

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gdlab import nn, ops
 from gdlab.graph import Graph, Value
 from gdlab.models.blocks import Mode, check_extents, check_mode, check_multiple, classified
-from gdlab.models.encoder import BlockConfig, BlockNames, encoder_block, function
+from gdlab.models.encoder_block import BlockConfig, BlockNames, encoder_block, function
 
 
 @dataclass(frozen=True, slots=True)

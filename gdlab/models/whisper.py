@@ -10,7 +10,7 @@ import numpy as np
 from gdlab import nn, ops
 from gdlab.graph import Graph, Value
 from gdlab.models.blocks import check_extents, check_multiple
-from gdlab.models.encoder import BlockConfig, BlockNames, encoder_block, function
+from gdlab.models.encoder_block import BlockConfig, BlockNames, encoder_block, function
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,19 @@ from typing import Any
 from gdlab.base.types import HALVES, TensorType, f32
 from gdlab.graph import Value
 
-__all__ = ["Call", "Cut", "Follows", "Mask", "Tag", "Tags", "Verdict", "along", "axes_of", "elementwise", "keeps_rows"]
+__all__ = [
+    "Call",
+    "Cut",
+    "Follows",
+    "TailMask",
+    "Tag",
+    "Tags",
+    "Verdict",
+    "along",
+    "axes_of",
+    "elementwise",
+    "keeps_rows",
+]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,7 +55,7 @@ class Cut(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Mask:
+class TailMask:
     """Entries of an operand along a bucket axis that become `value` behind the active ones."""
 
     operand: int
@@ -76,7 +88,7 @@ class Verdict:
 
     operands: tuple[Tags, ...]
     result: Tags
-    masks: tuple[Mask, ...] = ()
+    masks: tuple[TailMask, ...] = ()
     build: Build | None = None
     body: Callable[..., Value] | None = None
 
@@ -117,7 +129,7 @@ def along(
             raise Cut("a bucket axis that its result does not have")
     sides = tuple(_on(call, found, labels, t) for labels, t in zip(operands, call.types, strict=True))
     masks = tuple(
-        Mask(i, found[label].on(axis), mixes[label])
+        TailMask(i, found[label].on(axis), mixes[label])
         for i, labels in enumerate(operands)
         for axis, label in enumerate(labels)
         if label in mixes and label in found and call.types[i].dtype in FLOATS and (masked is None or i in masked)

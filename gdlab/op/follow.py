@@ -14,14 +14,14 @@ from gdlab.op.extent import Build, Call, Cut, Tag, Tags, Verdict, along, axes_of
 from gdlab.op.kernel import Alias, Contraction, Elementwise, Reduction
 from gdlab.op.record import REGISTRY, Op
 
-__all__ = ["Setting", "State", "body_of", "follow"]
+__all__ = ["Setting", "ValueFacts", "body_of", "follow"]
 
 Drawn = Literal["no", "in order", "moved"]
 NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf}
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ValueFacts:
     """The known facts of a value: its bucket axes, and whether it holds random numbers, in the order in which they were
     drawn or moved."""
 
@@ -40,13 +40,13 @@ class Setting:
 
 
 def follow(
-    op: Op, types: Sequence[TensorType], states: Sequence[State], node: Node, setting: Setting
-) -> tuple[Verdict, State]:
+    op: Op, types: Sequence[TensorType], states: Sequence[ValueFacts], node: Node, setting: Setting
+) -> tuple[Verdict, ValueFacts]:
     """Return the verdict for a call with operands of these types and states, and the state of its result. Raises `Cut`
     where the call cannot be bounded."""
     tags = tuple(s.tags for s in states)
     if not any(tags):
-        return Verdict(tags, ()), State((), _drawn(op, states))
+        return Verdict(tags, ()), ValueFacts((), _drawn(op, states))
     call = Call(tuple(types), tags, node.type, dict(node.attrs), setting.upper, setting.gradients)
     verdict = _by_record(op, call)
     if verdict is None:
@@ -57,7 +57,7 @@ def follow(
     if verdict.body is not None:
         given = [replace(state, tags=tags) for state, tags in zip(states, verdict.operands, strict=True)]
         return _by_body(op, verdict.body, call, given, setting)
-    return verdict, State(verdict.result, "moved" if any(s.drawn != "no" for s in states) else "no")
+    return verdict, ValueFacts(verdict.result, "moved" if any(s.drawn != "no" for s in states) else "no")
 
 
 def _by_record(op: Op, call: Call) -> Verdict | None:
@@ -139,8 +139,8 @@ def _regrouped(call: Call, tag: Tag) -> Tag:
 
 # bodies ---------------------------------------------------------------------------------------------------------------
 def _by_body(
-    op: Op, body: Callable[..., Value], call: Call, states: Sequence[State], setting: Setting
-) -> tuple[Verdict, State]:  # fmt: skip
+    op: Op, body: Callable[..., Value], call: Call, states: Sequence[ValueFacts], setting: Setting
+) -> tuple[Verdict, ValueFacts]:  # fmt: skip
     """The op as it is where its body is its own and no op of it needs a change, else the body."""
     graph = body_of(op, body, call.types, call.attrs)
     given = list(states)
@@ -156,8 +156,8 @@ def _by_body(
 
 
 def _walked(
-    graph: Graph, given: Sequence[State], setting: Setting
-) -> tuple[list[State], tuple[Tags, ...], bool]:  # fmt: skip
+    graph: Graph, given: Sequence[ValueFacts], setting: Setting
+) -> tuple[list[ValueFacts], tuple[Tags, ...], bool]:  # fmt: skip
     """The state of every node of a body, the bucket axes of its operands, and whether no op of it needs a change."""
     known, keeps = list(given), True
     imposed = [set(state.tags) for state in given]
@@ -212,7 +212,7 @@ def body_of(op: Op, body: Callable[..., Value], types: tuple[TensorType, ...], a
 
 
 # random numbers -------------------------------------------------------------------------------------------------------
-def _drawn(op: Op, states: Sequence[State]) -> Drawn:
+def _drawn(op: Op, states: Sequence[ValueFacts]) -> Drawn:
     """Whether an untagged result holds random numbers."""
     if op.family == "random" and not op.operands:
         return "in order"
@@ -222,7 +222,7 @@ def _drawn(op: Op, states: Sequence[State]) -> Drawn:
     return "in order" if in_order else "moved"
 
 
-def _check_draws(verdict: Verdict, call: Call, states: Sequence[State], setting: Setting) -> None:
+def _check_draws(verdict: Verdict, call: Call, states: Sequence[ValueFacts], setting: Setting) -> None:
     """Random numbers are drawn for `upper` entries: those that a graph of the active extent draws come first only
     along the leading axis."""
     for state, own, tags in zip(states, call.tags, verdict.operands, strict=True):

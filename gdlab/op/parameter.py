@@ -102,7 +102,8 @@ def signature_of(rule: Callable[..., Any]) -> inspect.Signature:
     written = _written(rule)
     spelled = {"Extended": "float", "Values": "Sequence[Value]"}
     plain = [
-        p.replace(annotation=Spelled(spelled.get(p.annotation, p.annotation))) for p in written.parameters.values()
+        p.replace(annotation=Spelled(spelled.get(p.annotation, p.annotation)))
+        for p in written.parameters.values()
     ]
     return written.replace(parameters=plain, return_annotation=Spelled("Value"))
 

@@ -17,7 +17,7 @@ from gdlab.op.kernel import Alias
 from gdlab.op.record import Op, ops_that
 
 
-class Part(NamedTuple):
+class SourceRange(NamedTuple):
     """The range of a source: start … stop − 1 along `axis` (0 rows, 1 columns) of buffer `buffer`."""
 
     buffer: int
@@ -37,12 +37,12 @@ class DerivedParam:
     shape: Shape
     transform: Literal["concat"] = "concat"
 
-    def part(self, source: str, buffer: int) -> Part:
+    def part(self, source: str, buffer: int) -> SourceRange:
         """The range of a source, where the whole lies in `buffer`."""
         start = 0
         for name, extent in self.sources:
             if name == source:
-                return Part(buffer, self.axis, start, start + extent)
+                return SourceRange(buffer, self.axis, start, start + extent)
             start += extent
         raise KeyError(source)
 

@@ -33,7 +33,7 @@ method of a value. Operators: `+ - * / ** @`, unary `-`, `>`, `x.T`, `x[:, 1:3]`
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OpRow:
     """One op as people read it."""
 
     family: str
@@ -44,7 +44,7 @@ class Row:
     kernel: str
 
 
-def rows() -> list[Row]:
+def rows() -> list[OpRow]:
     """All ops by family and name; private ones last."""
     functions = [name for name in public.__all__ if name not in REGISTRY]
     found = [_row(op) for op in REGISTRY.values()] + [_function(name) for name in functions]
@@ -70,20 +70,20 @@ def listing() -> str:
     return "\n".join(lines)
 
 
-def _by_family() -> Iterator[tuple[str, list[Row]]]:
+def _by_family() -> Iterator[tuple[str, list[OpRow]]]:
     table = rows()
     for family in dict.fromkeys(row.family for row in table):
         yield family, [row for row in table if row.family == family]
 
 
-def _row(op: Op) -> Row:
+def _row(op: Op) -> OpRow:
     family = PRIVATE if op.kind == "private" else op.family
-    return Row(family, op.name, _call(op.name, op.rule), _meaning(op.rule), _gradient(op), _kernel(op.kernel))
+    return OpRow(family, op.name, _call(op.name, op.rule), _meaning(op.rule), _gradient(op), _kernel(op.kernel))
 
 
-def _function(name: str) -> Row:
+def _function(name: str) -> OpRow:
     function = getattr(public, name)
-    return Row("leaf", name, _call(name, function), _meaning(function), "", "a call of other ops")
+    return OpRow("leaf", name, _call(name, function), _meaning(function), "", "a call of other ops")
 
 
 def _call(name: str, function: Callable[..., Any]) -> str:

@@ -1,4 +1,4 @@
-"""Which terms share a dispatch: pointwise chains, prologues of reductions, epilogues of products."""
+"""Divide terms among dispatches: pointwise chains, prologues of reductions, epilogues of products."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 from gdlab.op import REGISTRY, Contraction, Elementwise, Leaf, Movement, Reduction, Shader, Statistic
 from gdlab.plan.labels import display
-from gdlab.plan.records import Missed
+from gdlab.plan.records import MissedFusion
 from gdlab.plan.target import CompileOptions, Limits
 from gdlab.plan.terms import Term, Terms
 
@@ -17,7 +17,7 @@ MAX_CHAIN = 64  # lines of one kernel: beyond, drivers take seconds to compile i
 
 
 @dataclass(slots=True)
-class Cluster:
+class TermCluster:
     """The terms of one dispatch: at most one core, a chain before it and one after it; `root` is what it writes."""
 
     root: int
@@ -37,7 +37,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class TermEdge:
     """`reader` reads a stored term; `whole`: element i for its element i; `chain`: as an operand of a pointwise op or
     as the elements of a reduction."""
 
@@ -51,7 +51,7 @@ class Needs:
     """The terms to compute or hold: `needed` terms, who reads them, and which must stay readable."""
 
     needed: bytearray
-    edges: list[list[Edge]]
+    edges: list[list[TermEdge]]
     protected: bytearray
 
 
@@ -77,7 +77,7 @@ def needs_of(terms: Terms, outputs: tuple[int, ...]) -> Needs:
                 needs.protected[term.id] = 1
             for other, whole, chain in operand_terms(term, terms):
                 needs.needed[other] = 1
-                needs.edges[other].append(Edge(term.id, whole, chain))
+                needs.edges[other].append(TermEdge(term.id, whole, chain))
     return needs
 
 
@@ -86,15 +86,15 @@ class Clusters:
 
     def __init__(self, terms: Terms, needs: Needs, options: CompileOptions, limits: Limits) -> None:
         self.terms, self.needs, self.options, self.limits = terms, needs, options, limits
-        self.of: list[Cluster | None] = [None] * len(terms.terms)
+        self.of: list[TermCluster | None] = [None] * len(terms.terms)
         self.side: list[Side] = ["epilogue"] * len(terms.terms)
-        self.missed: list[Missed] = []
-        self.all: list[Cluster] = []
+        self.missed: list[MissedFusion] = []
+        self.all: list[TermCluster] = []
         self.in_ranges = in_ranges(terms, needs, limits) if options.fuse_dispatches else {}
         self.product_of = {t: product for product, ranges in self.in_ranges.items() for t in ranges}
         self.statistics = _statistics(terms, needs) if options.fuse_dispatches else {}
 
-    def assign(self) -> list[Cluster]:
+    def assign(self) -> list[TermCluster]:
         """The clusters, in the order of what they write."""
         for term in reversed(self.terms.terms):
             taken = term.id in self.product_of or self.of[term.id] is not None
@@ -115,7 +115,7 @@ class Clusters:
                 term.op.kernel, (Elementwise, Contraction)
             ):
                 self.missed.append(self._missed(term, readers, *refusal))
-            host = Cluster(term.id, term.type.num_elements, ranges=self.in_ranges.get(term.id, []))
+            host = TermCluster(term.id, term.type.num_elements, ranges=self.in_ranges.get(term.id, []))
             self.all.append(host)
         assert host is not None  # either joined or made above
         self.of[term.id], self.side[term.id] = host, side
@@ -128,7 +128,7 @@ class Clusters:
         for other, _, _ in operand_terms(term, self.terms):
             host.reads[other] = None
 
-    def _host(self, term: Term, readers: list[Edge]) -> tuple[Cluster | None, Side, tuple[str, str] | None]:
+    def _host(self, term: Term, readers: list[TermEdge]) -> tuple[TermCluster | None, Side, tuple[str, str] | None]:
         """The cluster that can take the term, and on which side of its core; else the reason in words."""
         if not self.options.fuse_dispatches or not readers:
             return None, "epilogue", ("disabled", "fuse_dispatches is off")
@@ -147,7 +147,7 @@ class Clusters:
         reason = self._misfit(term, host, side)
         return (host, side, None) if reason is None else (None, "epilogue", reason)
 
-    def _take_statistics(self, host: Cluster, core: Term) -> None:
+    def _take_statistics(self, host: TermCluster, core: Term) -> None:
         """Let the dispatch write the statistics that its kernel computes on its way, where other ops ask for them."""
         known = core.op.kernel.statistics if isinstance(core.op.kernel, Shader) else ()
         buffers = len({*host.reads, *(self.terms.base[i] for i in core.inputs)} - {core.id}) + 1
@@ -160,7 +160,7 @@ class Clusters:
                 host.statistics.append(taken.id)
                 self.of[taken.id] = host
 
-    def _asked_for(self, statistic: Statistic, host: Cluster, core: Term) -> Term | None:
+    def _asked_for(self, statistic: Statistic, host: TermCluster, core: Term) -> Term | None:
         """The term that is this statistic of a core, if it stands alone and the core waits for none of its readers."""
         operands = tuple(self.terms.base[i] for i in core.inputs[: len(REGISTRY[statistic.op].operands)])
         for term in self.statistics.get((statistic.op, operands), []):
@@ -175,7 +175,7 @@ class Clusters:
         core = isinstance(self.terms.terms[reader].op.kernel, _CORES)
         return "prologue" if core else self.side[reader]
 
-    def _misfit(self, term: Term, host: Cluster, side: Side) -> tuple[str, str] | None:
+    def _misfit(self, term: Term, host: TermCluster, side: Side) -> tuple[str, str] | None:
         if isinstance(term.op.kernel, _CORES) and (host.core >= 0 or side == "prologue"):
             return "kernel", f"its reader's dispatch has a core already: {self._op(host.core)}"
         if not isinstance(term.op.kernel, (*_CORES, Elementwise)):
@@ -190,9 +190,9 @@ class Clusters:
             return "bindings", f"{count} buffers in one dispatch, wanted at most {self.limits.storage_buffers}"
         return None
 
-    def _missed(self, term: Term, readers: list[Edge], reason: str, detail: str) -> Missed:
+    def _missed(self, term: Term, readers: list[TermEdge], reason: str, detail: str) -> MissedFusion:
         reader = next(e.reader for e in reversed(readers) if e.chain)
-        return Missed(f"{display(self._op(term.id))}+{display(self._op(reader))}", term.node, reason, detail)
+        return MissedFusion(f"{display(self._op(term.id))}+{display(self._op(reader))}", term.node, reason, detail)
 
     def _op(self, term: int) -> str:
         return self.terms.terms[term].op.name

@@ -15,14 +15,14 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from gdlab.base.errors import LoadError
 from gdlab.base.types import DType, TensorType
 from gdlab.graph import ConstantData, Graph
-from gdlab.op.storage import Part
+from gdlab.op.storage import SourceRange
 from gdlab.plan.dispatch import Dispatch
-from gdlab.plan.records import Buffer, ExecutionPlan, MemoryPlan, Place, Slot
+from gdlab.plan.records import ExecutionPlan, MemoryPlan, Place, PlanBuffer, Slot
 from gdlab.plan.verify import verify
 
 Json = Any
 _JSON_NAMES: dict[tuple[type, str], str] = {  # where the field has another name than the attribute that people read
-    (Buffer, "nbytes"): "bytes", (Slot, "nbytes"): "bytes", (MemoryPlan, "pins"): "pinned",
+    (PlanBuffer, "nbytes"): "bytes", (Slot, "nbytes"): "bytes", (MemoryPlan, "pins"): "pinned",
     (Dispatch, "operands"): "inputs",
 }  # fmt: skip
 _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -202,5 +202,5 @@ _PLAIN: dict[Any, Callable[[Json], Any]] = {
     TensorType: TensorType.parse,
     DType: lambda name: DType[name],
     Graph: _decode_graph,
-    Place: lambda data: Part(*map(_strict(int), data)) if isinstance(data, list) else _strict(int)(data),
+    Place: lambda data: SourceRange(*map(_strict(int), data)) if isinstance(data, list) else _strict(int)(data),
 }

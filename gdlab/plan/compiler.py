@@ -14,7 +14,7 @@ from gdlab.op import Alias, Elementwise, Fill, Leaf, Movement
 from gdlab.op.storage import check_caches, derived_of, stored_in, trained_parameters
 from gdlab.plan.lower import Lowered, lowered
 from gdlab.plan.memory import memory_plan
-from gdlab.plan.records import ExecutionPlan, Fate, Lane, Place, PlanMode
+from gdlab.plan.records import ExecutionPlan, Fate, NodeLane, Place, PlanMode
 from gdlab.plan.schedule import groups_of
 from gdlab.plan.spread import TILES, is_software
 from gdlab.plan.target import CompileOptions, Target
@@ -30,7 +30,7 @@ def compile(
     graph: Graph,
     *,
     mode: PlanMode,
-    lanes: Sequence[Lane] | None = None,
+    lanes: Sequence[NodeLane] | None = None,
     options: CompileOptions = _DEFAULT,
     target: Target = _PORTABLE,
 ) -> ExecutionPlan:
@@ -44,7 +44,7 @@ def compile(
 
 
 def _compile(
-    graph: Graph, mode: PlanMode, lanes: Sequence[Lane] | None, options: CompileOptions, target: Target
+    graph: Graph, mode: PlanMode, lanes: Sequence[NodeLane] | None, options: CompileOptions, target: Target
 ) -> ExecutionPlan:
     low = lowered(graph, _backward(graph, mode, lanes), options, target)
     dispatches = tuple(low.dispatches)
@@ -81,7 +81,7 @@ def _compile(
 
 
 def _check_arguments(
-    graph: Graph, mode: PlanMode, lanes: Sequence[Lane] | None, options: CompileOptions, target: Target
+    graph: Graph, mode: PlanMode, lanes: Sequence[NodeLane] | None, options: CompileOptions, target: Target
 ) -> None:
     kinds = (("graph", graph, Graph), ("options", options, CompileOptions), ("target", target, Target))
     for what, given, kind in kinds:
@@ -109,7 +109,7 @@ def _check_arguments(
         raise CompileError("compile", "gradients", gradients, f"{stored}, one per trained parameter, or none")
 
 
-def _backward(graph: Graph, mode: PlanMode, lanes: Sequence[Lane] | None) -> list[bool]:
+def _backward(graph: Graph, mode: PlanMode, lanes: Sequence[NodeLane] | None) -> list[bool]:
     if lanes is not None:
         return [lane.phase == "backward" for lane in lanes]
     if mode == "inference":

@@ -1,4 +1,4 @@
-"""Which kernel text a dispatch has, told without writing it: equal digests, equal WGSL."""
+"""Identify the kernel text of a dispatch without writing it: equal digests, equal WGSL."""
 
 from __future__ import annotations
 

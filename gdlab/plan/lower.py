@@ -13,7 +13,7 @@ from gdlab.graph import Graph
 from gdlab.op import REGISTRY, Alias, Contraction, Reduction, Shader, Work
 from gdlab.op.storage import trained_parameters
 from gdlab.plan import labels, spread
-from gdlab.plan.chains import Cluster, Clusters, is_leaf, needs_of
+from gdlab.plan.chains import Clusters, TermCluster, is_leaf, needs_of
 from gdlab.plan.dispatch import (
     Arg,
     Columns,
@@ -28,7 +28,7 @@ from gdlab.plan.dispatch import (
     Result,
 )
 from gdlab.plan.parts import Parts, fold_stages
-from gdlab.plan.records import Buffer, BufferKind, Missed
+from gdlab.plan.records import BufferKind, MissedFusion, PlanBuffer
 from gdlab.plan.schedule import before_reordering, numbered, scheduled
 from gdlab.plan.spread import Schedule
 from gdlab.plan.target import CompileOptions, Target
@@ -43,12 +43,12 @@ class Lowered:
     order, with index and group 0; `lowered` puts them in the order in which they run."""
 
     terms: Terms
-    buffers: list[Buffer] = field(default_factory=list)
+    buffers: list[PlanBuffer] = field(default_factory=list)
     dispatches: list[Dispatch] = field(default_factory=list)
     buffer_of: dict[int, int] = field(default_factory=dict)  # term → buffer
     copies: dict[int, int] = field(default_factory=dict)  # leaf term → buffer of the copy that an output reads
     dispatch_of: dict[int, int] = field(default_factory=dict)  # term → dispatch that computes it
-    missed: list[Missed] = field(default_factory=list)
+    missed: list[MissedFusion] = field(default_factory=list)
     order_before: tuple[int, ...] = ()  # of reordered dispatches each one's place without, and the number of groups
     groups_before: int = 0
 
@@ -124,7 +124,7 @@ class Lowering:
                 self.holders.setdefault(terms.base[term], []).append(node)
         self.kinds = self._output_kinds()
 
-    def run(self, clusters: Iterable[Cluster], needed: bytearray) -> Lowered:
+    def run(self, clusters: Iterable[TermCluster], needed: bytearray) -> Lowered:
         """All buffers, leaves first, then all dispatches."""
         for term in self.terms.terms:
             if is_leaf(term) and (needed[term.id] or term.op.name != "constant"):
@@ -162,7 +162,7 @@ class Lowering:
 
     def _buffer(self, type: TensorType, kind: BufferKind, name: str, nodes: Iterable[int], term: int = -1) -> int:
         id = len(self.out.buffers)
-        self.out.buffers.append(Buffer(id, type.size_bytes, type.dtype, type.shape, kind, name, tuple(nodes)))
+        self.out.buffers.append(PlanBuffer(id, type.size_bytes, type.dtype, type.shape, kind, name, tuple(nodes)))
         if term >= 0:
             self.out.buffer_of[term] = id
         return id
@@ -174,7 +174,7 @@ class Lowering:
         return self._buffer(term.type, kind, name if kind != "gradient" else self.kinds[term.id][1], nodes, term.id)
 
     # dispatches
-    def _cluster(self, cluster: Cluster) -> None:
+    def _cluster(self, cluster: TermCluster) -> None:
         root = self.terms.terms[cluster.root]
         core = self.terms.terms[cluster.core] if cluster.core >= 0 else None
         kernel = None if core is None else core.op.kernel
@@ -242,7 +242,7 @@ class Lowering:
             flops=flops + m * n * len(chain),
         )  # fmt: skip
 
-    def _results(self, root: Term, cluster: Cluster) -> tuple[Result, ...]:
+    def _results(self, root: Term, cluster: TermCluster) -> tuple[Result, ...]:
         """Make the buffers that a cluster writes: its root's and its statistics', or one for each of the ranges of its
         product."""
         if not cluster.ranges:
@@ -370,7 +370,7 @@ class Lowering:
         outputs = dict.fromkeys(self.graph.output_ids)
         nodes = [n for n in outputs if self.terms.base[self.terms.term_of[n]] == leaf.id]
         buffer = self.out.copies[leaf.id] = self._buffer(leaf.type, kind, name, nodes)
-        parts = Parts(self, Cluster(leaf.id, leaf.type.num_elements), None)
+        parts = Parts(self, TermCluster(leaf.id, leaf.type.num_elements), None)
         parts.operand(leaf.id, "full", 1, leaf.type.shape)
         line = PointOp(COPY, "x", ("x",), (Arg("operand", 0),), (), nodes[0])
         size = leaf.type.num_elements
@@ -408,7 +408,7 @@ class Lowering:
             )
         )  # fmt: skip
 
-    def _origin(self, cluster: Cluster) -> tuple[int, ...]:
+    def _origin(self, cluster: TermCluster) -> tuple[int, ...]:
         """The nodes that a cluster computes, and those that it reads as literals, aliases or by broadcast access."""
         terms, found = self.terms, dict.fromkeys(self.holders.get(cluster.root, ()))
         for root in (*cluster.ranges, *cluster.statistics):

@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Sequence
 
 from gdlab.plan.dispatch import Dispatch
-from gdlab.plan.records import Buffer, Interval, MemoryPlan, Slot
+from gdlab.plan.records import Interval, MemoryPlan, PlanBuffer, Slot
 from gdlab.plan.target import CompileOptions
 
 _PINNED = {
@@ -26,7 +26,7 @@ Lives = dict[int, tuple[int, int, int]]  # buffer → bytes, first and last grou
 
 
 def memory_plan(
-    buffers: Sequence[Buffer], dispatches: Sequence[Dispatch], options: CompileOptions, alignment: int
+    buffers: Sequence[PlanBuffer], dispatches: Sequence[Dispatch], options: CompileOptions, alignment: int
 ) -> MemoryPlan:
     """Every pinned buffer in a slot of its own; the others share, in the smaller of two placements."""
     intervals = intervals_of(buffers, dispatches)
@@ -59,7 +59,7 @@ def padded(nbytes: int, alignment: int) -> int:
     return max(1, -(-nbytes // alignment)) * alignment
 
 
-def _by_first_write(buffer: Buffer, intervals: Sequence[Interval]) -> tuple[int, int, int]:
+def _by_first_write(buffer: PlanBuffer, intervals: Sequence[Interval]) -> tuple[int, int, int]:
     return intervals[buffer.id].first_group, -buffer.nbytes, buffer.id
 
 
@@ -123,7 +123,7 @@ def _largest_first(lives: Lives) -> list[list[int]]:
 
 
 # lives ----------------------------------------------------------------------------------------------------------------
-def intervals_of(buffers: Sequence[Buffer], dispatches: Sequence[Dispatch]) -> tuple[Interval, ...]:
+def intervals_of(buffers: Sequence[PlanBuffer], dispatches: Sequence[Dispatch]) -> tuple[Interval, ...]:
     """From the first write (−1: before the step) to the last use, in dispatches and groups."""
     first, last = [-1] * len(buffers), [-1] * len(buffers)
     written = [b.kind in ("input", "parameter", "derived", "constant", "state") for b in buffers]
@@ -139,7 +139,7 @@ def intervals_of(buffers: Sequence[Buffer], dispatches: Sequence[Dispatch]) -> t
     )
 
 
-def _pins(buffers: Sequence[Buffer], intervals: Sequence[Interval], options: CompileOptions) -> dict[int, str]:
+def _pins(buffers: Sequence[PlanBuffer], intervals: Sequence[Interval], options: CompileOptions) -> dict[int, str]:
     pinned = {b.id: _PINNED[b.kind] for b in buffers if b.kind in _PINNED}
     for b in buffers:
         if b.name and b.name in options.pin:
@@ -150,7 +150,7 @@ def _pins(buffers: Sequence[Buffer], intervals: Sequence[Interval], options: Com
 
 
 def _peak(
-    buffers: Sequence[Buffer], intervals: Sequence[Interval], pinned: dict[int, str], alignment: int
+    buffers: Sequence[PlanBuffer], intervals: Sequence[Interval], pinned: dict[int, str], alignment: int
 ) -> tuple[int, int]:
     """The most bytes alive in one group, and the first such group; pinned buffers are always alive."""
     always = sum(padded(buffers[b].nbytes, alignment) for b in pinned)

@@ -149,7 +149,7 @@ def critical_path(footprints: Sequence[Footprint], costs: Sequence[float] | None
     return CriticalPath(cost, tuple(reversed(found)))
 
 
-class _Chain(NamedTuple):
+class _ConflictChain(NamedTuple):
     """A chain of conflicts by its end: its cost, its number of launches, minus the number of the last one (of equal
     chains the earlier one is the greater), and the launch before that, or −1."""
 
@@ -159,20 +159,20 @@ class _Chain(NamedTuple):
     before: int
 
 
-_NOTHING = _Chain(0.0, 0, 1, -1)
+_NOTHING = _ConflictChain(0.0, 0, 1, -1)
 
 
-def _chains(footprints: Sequence[Footprint], costs: Sequence[float]) -> list[_Chain]:
+def _chains(footprints: Sequence[Footprint], costs: Sequence[float]) -> list[_ConflictChain]:
     """Return for each launch the most expensive chain that ends with it; of equally expensive ones the longest."""
     stores = _stores(footprints)
-    found: list[_Chain] = []
+    found: list[_ConflictChain] = []
     for launch, ((reads, writes), own) in enumerate(zip(footprints, costs, strict=True)):
         ends = [stores[r][0].highest(r) for r in reads]
         for r in writes:
             written, read = stores[r]
             ends += written.highest(r), read.highest(r)
         cost, launches, last, _ = max(ends, default=_NOTHING)
-        chain = _Chain(cost + own, launches + 1, -launch, -last)
+        chain = _ConflictChain(cost + own, launches + 1, -launch, -last)
         found.append(chain)
         for r in reads:
             stores[r][1].put(r, chain)
@@ -215,11 +215,11 @@ class _OneEnd:
     def __init__(self) -> None:
         self.best = _NOTHING
 
-    def highest(self, r: Range) -> _Chain:
+    def highest(self, r: Range) -> _ConflictChain:
         """Return the highest chain that touches `r`."""
         return self.best
 
-    def put(self, r: Range, chain: _Chain) -> None:
+    def put(self, r: Range, chain: _ConflictChain) -> None:
         """Note that a chain touches `r`."""
         if chain > self.best and r.start < r.stop:
             self.best = chain
@@ -236,7 +236,7 @@ class _Ends:
         self.whole = [_NOTHING] * (2 * self.parts)
         self.below = [_NOTHING] * (2 * self.parts)
 
-    def highest(self, r: Range) -> _Chain:
+    def highest(self, r: Range) -> _ConflictChain:
         """Return the highest chain that touches `r`."""
         best = _NOTHING
         for node in (self.leaf[r.start], self.leaf[r.stop] - 1):
@@ -245,7 +245,7 @@ class _Ends:
                 node //= 2
         return max(best, *(self.below[node] for node in self._nodes(r)))
 
-    def put(self, r: Range, chain: _Chain) -> None:
+    def put(self, r: Range, chain: _ConflictChain) -> None:
         """Note that a chain touches `r`."""
         for node in self._nodes(r):
             self.whole[node] = max(self.whole[node], chain)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gdlab.base.types import Shape
 from gdlab.op import Elementwise, Fill
-from gdlab.plan.chains import Cluster
+from gdlab.plan.chains import TermCluster
 from gdlab.plan.dispatch import Arg, Operand, PointOp
 from gdlab.plan.terms import Term, View, fill_value
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Parts:
     """Operands and chains of one dispatch while it is written."""
 
-    def __init__(self, lowering: Lowering, cluster: Cluster, core: Term | None) -> None:
+    def __init__(self, lowering: Lowering, cluster: TermCluster, core: Term | None) -> None:
         self.lowering, self.cluster, self.core = lowering, cluster, core
         self.operands: list[Operand] = []
         self.index: dict[tuple[int, str, int], int] = {}

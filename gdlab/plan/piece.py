@@ -18,7 +18,7 @@ from gdlab.graph import Attrs, Graph, Value, attrs_key, scratch
 from gdlab.op import Op
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.lower import lowered
-from gdlab.plan.records import Buffer
+from gdlab.plan.records import PlanBuffer
 from gdlab.plan.target import CompileOptions, Target
 from gdlab.plan.verify import verify_dispatches
 
@@ -43,7 +43,7 @@ class Piece:
     """
 
     dispatches: tuple[Dispatch, ...]
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[PlanBuffer, ...]
     operands: tuple[int, ...]
     results: tuple[int, ...]
     scratch: tuple[int, ...]

@@ -12,7 +12,7 @@ from gdlab.base.binding import bound
 from gdlab.base.types import DType, Shape, TensorType
 from gdlab.base.words import plural
 from gdlab.graph import Graph
-from gdlab.op.storage import DerivedParam, Part, derived_parameters
+from gdlab.op.storage import DerivedParam, SourceRange, derived_parameters
 from gdlab.plan import facts
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.indices import index_bounds
@@ -21,13 +21,13 @@ from gdlab.plan.target import CompileOptions, Target
 BufferKind = Literal[
     "input", "parameter", "derived", "constant", "intermediate", "gradient", "output", "loss", "state"
 ]
-Place = int | Part  # a buffer, or a range of one
+Place = int | SourceRange  # a buffer, or a range of one
 HazardKind = Literal["raw", "war", "waw"]
 PlanMode = Literal["training", "inference"]
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
+class PlanBuffer:
     """One tensor in memory: `nbytes` is its logical size, `nodes` whose value it holds (aliases included)."""
 
     id: int
@@ -55,7 +55,7 @@ class Hazard:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class BarrierGroup:
     """A barrier group: dispatches start … stop − 1 may run in any order; `because`: conflicts with the group before."""
 
     start: int
@@ -118,7 +118,7 @@ class MemoryPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class MissedFusion:
     """A plan-level fusion that was not made: which node, into which, and why, in words."""
 
     label: str
@@ -139,7 +139,7 @@ class Fate:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class NodeLane:
     """The lane of a node, as `compile` takes it: its phase, and the forward node it belongs to (there its own id)."""
 
     phase: Literal["forward", "backward"]
@@ -152,9 +152,9 @@ class ExecutionPlan:
     """Everything one step does, in order. Equality is structural."""
 
     mode: PlanMode
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[PlanBuffer, ...]
     dispatches: tuple[Dispatch, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[BarrierGroup, ...]
     memory: MemoryPlan
     param_buffers: tuple[tuple[str, Place], ...]  # of a source of a derived parameter its range
     input_buffers: tuple[tuple[str, int], ...]
@@ -164,7 +164,7 @@ class ExecutionPlan:
     loss_buffer: int | None
     places: tuple[tuple[int, int], ...]  # (node, buffer): `node_buffers`
     fates: tuple[Fate, ...]  # of the nodes without a buffer of their own
-    missed: tuple[Missed, ...]
+    missed: tuple[MissedFusion, ...]
     graph: Graph
     options: CompileOptions
     target: Target
@@ -289,6 +289,6 @@ class Update:
 
     rule: str
     dispatches: tuple[Dispatch, ...]
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[PlanBuffer, ...]
     moments: tuple[tuple[int, ...], ...]
     early: int = 0

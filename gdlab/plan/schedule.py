@@ -8,7 +8,7 @@ from dataclasses import replace
 from gdlab.plan.dispatch import Dispatch, DispatchPhase
 from gdlab.plan.kernel_digest import source_hash
 from gdlab.plan.order import Footprint, Range, hazards, levels
-from gdlab.plan.records import Group, Hazard
+from gdlab.plan.records import BarrierGroup, Hazard
 
 PHASES: tuple[DispatchPhase, ...] = ("forward", "backward", "copy", "update")
 
@@ -63,13 +63,13 @@ def numbered(dispatches: Sequence[Dispatch], order: Sequence[int], groups: Seque
     )
 
 
-def groups_of(dispatches: Sequence[Dispatch]) -> tuple[Group, ...]:
+def groups_of(dispatches: Sequence[Dispatch]) -> tuple[BarrierGroup, ...]:
     """The barrier groups of numbered dispatches, each with its conflicts with the group before it."""
     starts = [i for i, d in enumerate(dispatches) if i == 0 or d.group != dispatches[i - 1].group]
-    found: list[Group] = []
+    found: list[BarrierGroup] = []
     for start, stop in zip(starts, [*starts[1:], len(dispatches)], strict=True):
         before = dispatches[found[-1].start : start] if found else ()
-        found.append(Group(start, stop, tuple(buffer_hazards(before, dispatches[start:stop]))))
+        found.append(BarrierGroup(start, stop, tuple(buffer_hazards(before, dispatches[start:stop]))))
     return tuple(found)
 
 

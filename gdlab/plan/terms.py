@@ -73,7 +73,7 @@ class Terms:
 
 def terms_of(graph: Graph, backward: Sequence[bool]) -> Terms:
     """Expand, merge and resolve `graph`; `backward[node]` tells the phase of every node."""
-    builder = _Builder()
+    builder = _TermBuilder()
     live = reachable(graph, graph.output_ids)
     term_of = [-1] * len(graph)
     derived = derived_of(graph)
@@ -108,7 +108,7 @@ def _op_of(node: Node) -> Op:
     return op
 
 
-class _Builder:
+class _TermBuilder:
     """Appends terms; equal ones (op, attributes bit by bit, inputs, type) are one."""
 
     def __init__(self) -> None:

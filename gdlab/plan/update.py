@@ -12,7 +12,7 @@ import numpy as np
 
 from gdlab.base.types import Shape, TensorType, f32
 from gdlab.op import REGISTRY, Axis, Elementwise
-from gdlab.op.storage import Part
+from gdlab.op.storage import SourceRange
 from gdlab.plan import labels, spread
 from gdlab.plan.dispatch import (
     Arg,
@@ -27,7 +27,7 @@ from gdlab.plan.dispatch import (
     Stretch,
     UpdateCore,
 )
-from gdlab.plan.records import Buffer, ExecutionPlan, Update
+from gdlab.plan.records import ExecutionPlan, PlanBuffer, Update
 from gdlab.plan.rules import RULES, UpdateRule, rule_of
 from gdlab.plan.rules.traced import traced
 from gdlab.plan.schedule import numbered, scheduled
@@ -57,12 +57,12 @@ class Recipe:
     accumulate: int = 1
 
 
-def update_of(plan: ExecutionPlan, recipe: Recipe, state: Sequence[Buffer] = ()) -> Update:
+def update_of(plan: ExecutionPlan, recipe: Recipe, state: Sequence[PlanBuffer] = ()) -> Update:
     """The dispatches of a recipe. `state` are the state buffers that exist already, in order of their ids: they are
     found again by name, and new ones are added after them, so that moments outlive a switch of the rule."""
     if recipe.rule == "none":
         return Update("none", (), tuple(state), ())
-    return _Writer(plan, recipe, state).write()
+    return _UpdateWriter(plan, recipe, state).write()
 
 
 # dispatches -----------------------------------------------------------------------------------------------------------
@@ -133,10 +133,10 @@ def _flops(rule: UpdateRule) -> int:
     return rule.flops if rule.form is None else len(traced(rule).lines)
 
 
-class _Writer:
+class _UpdateWriter:
     """The dispatches of one update while they are written."""
 
-    def __init__(self, plan: ExecutionPlan, recipe: Recipe, state: Sequence[Buffer]) -> None:
+    def __init__(self, plan: ExecutionPlan, recipe: Recipe, state: Sequence[PlanBuffer]) -> None:
         self.plan, self.recipe = plan, recipe
         self.rule = rule_of("update", recipe.rule)
         self.state = {b.name: b for b in state}
@@ -197,7 +197,7 @@ class _Writer:
             return (Stretch(self._size(p), *next(iter(how.values()))),)
         return tuple(Stretch(_stop(part, shape), *how[s]) for s, part in parts.items() if part is not None)
 
-    def _parts(self, name: str, p: int) -> dict[str, Part | None]:
+    def _parts(self, name: str, p: int) -> dict[str, SourceRange | None]:
         """The ranges of a derived parameter by source; of another one itself."""
         derived = self.derived.get(name)
         return {name: None} if derived is None else {source: derived.part(source, p) for source, _ in derived.sources}
@@ -218,7 +218,7 @@ class _Writer:
         lines = _adaptive_factor(self.node, clip)
         return {s: self._point(f"clip_factor.{s}", lines, (weights[s], of[s])) for s, _, _ in parts}
 
-    def _cut(self, name: str, source: int, p: int, part: Part | None) -> int:
+    def _cut(self, name: str, source: int, p: int, part: SourceRange | None) -> int:
         """A buffer of the shape of `p`, or a copy of a range of it."""
         if part is None:
             return source
@@ -283,7 +283,7 @@ class _Writer:
         if name not in self.state:
             nodes = () if parameter is None else self.plan.buffers[parameter].nodes
             id = len(self.plan.buffers) + len(self.state)
-            self.state[name] = Buffer(id, 4 * math.prod(shape), f32, shape, "state", name, nodes)
+            self.state[name] = PlanBuffer(id, 4 * math.prod(shape), f32, shape, "state", name, nodes)
         return self.state[name].id
 
     def _operand(self, buffer: int) -> Operand:
@@ -293,12 +293,12 @@ class _Writer:
 
 
 # ranges of a derived parameter ----------------------------------------------------------------------------------------
-def _extents(part: Part, shape: Shape) -> Shape:
+def _extents(part: SourceRange, shape: Shape) -> Shape:
     """Rows and columns of a range."""
     return (*shape[: part.axis], part.stop - part.start, *shape[part.axis + 1 :])
 
 
-def _stop(part: Part, shape: Shape) -> int:
+def _stop(part: SourceRange, shape: Shape) -> int:
     """The end of a range among the elements of all: element i lies before it where i mod (their number) does."""
     return part.stop * math.prod(shape[part.axis + 1 :])
 

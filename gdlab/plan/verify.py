@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gdlab.base.errors import CompileError
 from gdlab.plan.dispatch import Arg, Dispatch, Operand, PointOp, UpdateCore
-from gdlab.plan.records import Buffer, ExecutionPlan, MemoryPlan, Update
+from gdlab.plan.records import ExecutionPlan, MemoryPlan, PlanBuffer, Update
 from gdlab.plan.spread import flat, update_groups
 from gdlab.plan.target import Limits
 
@@ -44,14 +44,14 @@ def verify_update(plan: ExecutionPlan, update: Update) -> Update:
     return update
 
 
-def verify_dispatches(dispatches: Sequence[Dispatch], buffers: Sequence[Buffer], limits: Limits) -> None:
+def verify_dispatches(dispatches: Sequence[Dispatch], buffers: Sequence[PlanBuffer], limits: Limits) -> None:
     """Check dispatches that belong to no plan: each buffer is a memory of its own."""
     for d in dispatches:
         _check_dispatch(d, buffers, range(len(buffers)), limits)
 
 
 # one dispatch ---------------------------------------------------------------------------------------------------------
-def _check_dispatch(d: Dispatch, buffers: Sequence[Buffer], slot_of: Sequence[int], limits: Limits) -> None:
+def _check_dispatch(d: Dispatch, buffers: Sequence[PlanBuffer], slot_of: Sequence[int], limits: Limits) -> None:
     where = f"dispatch {d.index}"
     for b in (*d.reads, *d.writes):
         if not 0 <= b < len(buffers):
@@ -62,7 +62,7 @@ def _check_dispatch(d: Dispatch, buffers: Sequence[Buffer], slot_of: Sequence[in
 
 
 def _check_bindings(
-    where: str, d: Dispatch, buffers: Sequence[Buffer], slot_of: Sequence[int], limits: Limits
+    where: str, d: Dispatch, buffers: Sequence[PlanBuffer], slot_of: Sequence[int], limits: Limits
 ) -> None:
     bindings = d.bindings
     count = len(bindings) + bool(d.scalars)
@@ -89,7 +89,7 @@ def _check_grid(where: str, d: Dispatch, limits: Limits) -> None:
         raise CompileError(where, "workgroup size", list(d.workgroup_size), f"1 … {limits.invocations} invocations")
 
 
-def _check_fields(where: str, d: Dispatch, buffers: Sequence[Buffer]) -> None:
+def _check_fields(where: str, d: Dispatch, buffers: Sequence[PlanBuffer]) -> None:
     _check_results(where, d, buffers)
     if d.kernel in _DOMAINS:
         core, inner, outer = _DOMAINS[d.kernel](d)
@@ -102,7 +102,7 @@ def _check_fields(where: str, d: Dispatch, buffers: Sequence[Buffer]) -> None:
             raise CompileError(where, "elements", outer, f"{d.num_elements} ({d.type})")
 
 
-def _check_results(where: str, d: Dispatch, buffers: Sequence[Buffer]) -> None:
+def _check_results(where: str, d: Dispatch, buffers: Sequence[PlanBuffer]) -> None:
     """Every result fills a buffer of its own; it is written by the epilogue, in columns, or by name."""
     if not d.results:
         raise CompileError(where, "results", "none", "at least one")
@@ -121,7 +121,7 @@ def _check_results(where: str, d: Dispatch, buffers: Sequence[Buffer]) -> None:
         raise CompileError(where, "outputs", len(d.results), f"{named}: the results that its kernel names")
 
 
-def _check_update(where: str, d: Dispatch, core: UpdateCore, buffers: Sequence[Buffer]) -> None:
+def _check_update(where: str, d: Dispatch, core: UpdateCore, buffers: Sequence[PlanBuffer]) -> None:
     """Every parameter is a result, has a gradient and states of its size, and workgroups for all of its elements."""
     touched = [b for p in core.parameters for b in p.touched]
     if d.outputs != tuple(p.touched[0] for p in core.parameters) or sorted(touched) != sorted(d.in_place):
@@ -157,7 +157,7 @@ def _check_columns(where: str, d: Dispatch) -> None:
             raise CompileError(where, "columns", f"{c.start} … {c.stop - 1}", wanted)
 
 
-def _check_operand(where: str, number: int, operand: Operand, domain: int, buffers: Sequence[Buffer]) -> None:
+def _check_operand(where: str, number: int, operand: Operand, domain: int, buffers: Sequence[PlanBuffer]) -> None:
     """Every element that the access reaches lies inside the buffer."""
     extent = operand.extent
     if operand.access in ("row", "column") and (extent < 1 or domain % extent):
@@ -170,7 +170,7 @@ def _check_operand(where: str, number: int, operand: Operand, domain: int, buffe
 
 
 def _check_chain(
-    where: str, d: Dispatch, chain: Sequence[PointOp], domain: int, buffers: Sequence[Buffer], has_acc: bool
+    where: str, d: Dispatch, chain: Sequence[PointOp], domain: int, buffers: Sequence[PlanBuffer], has_acc: bool
 ) -> None:
     for line, op in enumerate(chain):
         if len(op.names) != len(op.args):
@@ -308,7 +308,7 @@ def _check_written_before_read(plan: ExecutionPlan) -> None:
 
 
 def _check_memory(
-    buffers: Sequence[Buffer], dispatches: Sequence[Dispatch], memory: MemoryPlan, limits: Limits
+    buffers: Sequence[PlanBuffer], dispatches: Sequence[Dispatch], memory: MemoryPlan, limits: Limits
 ) -> None:
     """Slots hold their tenants, pinned ones hold one, and the lives of two tenants lie strictly apart in groups."""
     first, last = _lives(buffers, dispatches)
@@ -333,7 +333,7 @@ def _check_memory(
                 raise CompileError(f"slot {number}", "lives", given, "strictly one after the other")
 
 
-def _lives(buffers: Sequence[Buffer], dispatches: Sequence[Dispatch]) -> tuple[list[int], list[int]]:
+def _lives(buffers: Sequence[PlanBuffer], dispatches: Sequence[Dispatch]) -> tuple[list[int], list[int]]:
     """First and last group in which each buffer is touched."""
     first, last = [-1] * len(buffers), [-1] * len(buffers)
     for d in dispatches:

@@ -106,7 +106,7 @@ def sketched(nodes: Iterable[Node]) -> tuple[Sketch, ...]:
     )  # fmt: skip
 
 
-class Placed(NamedTuple):
+class GroupFacts(NamedTuple):
     """Hold the facts of a node in a list on which groups depend."""
 
     footprint: Footprint
@@ -114,12 +114,12 @@ class Placed(NamedTuple):
     fence: bool
 
 
-def placed(nodes: Iterable[Node]) -> tuple[Placed, ...]:
+def placed(nodes: Iterable[Node]) -> tuple[GroupFacts, ...]:
     """Return what groups depend on, of every node."""
-    return tuple([Placed(n.footprint, n.opaque, n.fence) for n in nodes])
+    return tuple([GroupFacts(n.footprint, n.opaque, n.fence) for n in nodes])
 
 
-def grouping(nodes: Sequence[Node | Placed]) -> Grouping:
+def grouping(nodes: Sequence[Node | GroupFacts]) -> Grouping:
     """Return the groups of nodes in this order: a fence, an opaque node or a conflict begins another."""
     tracker, sizes, barriers = ConflictTracker(), list[int](), list[int]()
     closed = False  # behind an opaque node

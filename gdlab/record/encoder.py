@@ -23,9 +23,9 @@ from gdlab.record.fusion import chain_fuser
 from gdlab.record.operation import (
     KINDS,
     Build,
+    OperandRange,
     Operation,
     OpKind,
-    Part,
     check_aliasing,
     checked_buffer,
     operation,
@@ -83,13 +83,18 @@ class CommandEncoder:
             hash(attrs_key(given))
         except TypeError:
             given = tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in given)
-        operands = [Part(i, b.range, TensorType(b.shape, b.dtype)) for i, b in enumerate(inputs)]
-        result = Part(len(inputs), output.range, TensorType(output.shape, output.dtype))
+        operands = [OperandRange(i, b.range, TensorType(b.shape, b.dtype)) for i, b in enumerate(inputs)]
+        result = OperandRange(len(inputs), output.range, TensorType(output.shape, output.dtype))
         made = self._lowered(name, build, operands, result, given)
         self.add(made, buffers, opaque=opaque)
 
     def _lowered(
-        self, name: str, build: Build, operands: Sequence[Part], result: Part, attrs: tuple[tuple[str, Any], ...]
+        self,
+        name: str,
+        build: Build,
+        operands: Sequence[OperandRange],
+        result: OperandRange,
+        attrs: tuple[tuple[str, Any], ...],
     ) -> Operation:
         try:
             return operation(
@@ -110,7 +115,7 @@ class CommandEncoder:
             raise DTypeError(where, "dst", str(dst.dtype), f"{src.dtype}, that of src")
         if src.element_count != dst.element_count:
             raise ShapeError(where, "dst", plural(dst.element_count, "element"), f"{src.element_count}, those of src")
-        a, b = (Part(i, x.range, TensorType(x.shape, x.dtype)) for i, x in enumerate((src, dst)))
+        a, b = (OperandRange(i, x.range, TensorType(x.shape, x.dtype)) for i, x in enumerate((src, dst)))
         check_aliasing(where, [a], [b], False)
         made = Operation(
             where, "other", REGISTRY["reshape"], (), None, (a,), (b,), Footprint((a.range,), (b.range,)), copy=True

@@ -40,10 +40,10 @@ from gdlab.devices.base import (
 )
 from gdlab.devices.choose import device as chosen_device
 from gdlab.devices.fit import ALIGN, free_bytes, round_up
-from gdlab.plan.records import Buffer as PieceBuffer
+from gdlab.plan.records import PlanBuffer as PieceBuffer
 from gdlab.record.buffers import Allocation, Buffer, checked_layout
 from gdlab.record.compute_graph import Node
-from gdlab.record.operation import Operation, Part
+from gdlab.record.operation import OperandRange, Operation
 
 if TYPE_CHECKING:
     from gdlab.record.encoder import Call
@@ -318,7 +318,7 @@ class GraphExecutor(Closing):
             return binding.items
         return (*(self._decode(node, p, array) for p, array in decoded.values()), *binding.items)
 
-    def _decoded(self, node: Node) -> dict[int, tuple[Part, Array]]:
+    def _decoded(self, node: Node) -> dict[int, tuple[OperandRange, Array]]:
         """Of operands in a storage dtype: the arrays that they are decoded into, by number of the operand."""
         return {
             i: (p, self.queue.decoded((p.range, p.type, p.stride), p.type.shape))  # type: ignore[attr-defined]
@@ -326,7 +326,7 @@ class GraphExecutor(Closing):
             if p.type.dtype.is_storage
         }
 
-    def _decode(self, node: Node, part: Part, array: Array) -> Decode:
+    def _decode(self, node: Node, part: OperandRange, array: Array) -> Decode:
         allocation = node.buffers[part.buffer].allocation
         start, stop = part.range.start, part.range.stop
         key = part.range, part.type, part.stride
@@ -336,7 +336,7 @@ class GraphExecutor(Closing):
 
     # submitting -------------------------------------------------------------------------------------------------------
     def submit(
-        self, chunks: Sequence[Sequence[Node]], landing: Sequence[Part], nodes: Sequence[Node], timed: str = ""
+        self, chunks: Sequence[Sequence[Node]], landing: Sequence[OperandRange], nodes: Sequence[Node], timed: str = ""
     ) -> Submission:
         """Run the chunks one after the other, each as one submission, and the last with copies of some ranges
         (`landing`, of buffers of `nodes`) that the host reads; return when they are submitted. `timed`: who asks for
@@ -423,7 +423,12 @@ class GraphExecutor(Closing):
         yield
 
     def _submit(
-        self, chunks: Sequence[Sequence[Node]], landing: Sequence[Part], nodes: Sequence[Node], work: int, timed: str
+        self,
+        chunks: Sequence[Sequence[Node]],
+        landing: Sequence[OperandRange],
+        nodes: Sequence[Node],
+        work: int,
+        timed: str,
     ) -> Submission:
         self._collect()
         everything = [node for chunk in chunks for node in chunk]
@@ -502,7 +507,7 @@ class GraphExecutor(Closing):
                 high = middle
         return encode_error(low, nodes[low], error) if low < len(nodes) else error
 
-    def _landing(self, landing: Sequence[Part], nodes: Sequence[Node], readback: Readback) -> list[Item]:
+    def _landing(self, landing: Sequence[OperandRange], nodes: Sequence[Node], readback: Readback) -> list[Item]:
         found: list[Item] = [Copy(self.marker, 0, readback, 0, MARKER)]
         at = ALIGN
         by_number = {b.allocation.number: b.allocation.memory for n in nodes for b in n.buffers}
@@ -521,7 +526,7 @@ class GraphExecutor(Closing):
         else:
             readback.release()
 
-    def wait(self, submission: Submission, landing: Sequence[Part]) -> list[Array]:
+    def wait(self, submission: Submission, landing: Sequence[OperandRange]) -> list[Array]:
         """Wait for a submission; return the numbers that it landed, as u32. Ctrl-C ends the wait for one that takes
         long; one may wait for it again."""
         if self.is_cpu and not landing and submission.stamps is None:  # it ran when it was submitted
@@ -538,7 +543,7 @@ class GraphExecutor(Closing):
         if submission.work:
             self.pace = (time.perf_counter_ns() - submission.begun_ns) * 1e-9 / max(submission.work, LEAST_WORK)
 
-    def _wait(self, submission: Submission, landing: Sequence[Part]) -> list[Array]:
+    def _wait(self, submission: Submission, landing: Sequence[OperandRange]) -> list[Array]:
         if submission.numbers is not None:
             return submission.numbers
         submission.readback.wait()
@@ -577,7 +582,7 @@ class Submission:
     times: list[tuple[float, float]] = field(default_factory=list)  # begin and end of each of them
 
 
-def _padded(part: Part) -> int:
+def _padded(part: OperandRange) -> int:
     return round_up(part.range.stop - part.range.start)
 
 
@@ -591,7 +596,9 @@ def encode_error(index: int, node: Node, error: Exception) -> GraphEncodeError:
 class _Binder:
     """Makes one node ready: which ranges are bound as they lie, which go through scratch."""
 
-    def __init__(self, executor: GraphExecutor, node: Node, slot: int, decoded: dict[int, tuple[Part, Array]]) -> None:
+    def __init__(
+        self, executor: GraphExecutor, node: Node, slot: int, decoded: dict[int, tuple[OperandRange, Array]]
+    ) -> None:
         self.executor, self.node, self.slot, self.decoded = executor, node, slot, decoded
         self.operation = node.operation
         self.scratch: list[Any] = []
@@ -641,7 +648,7 @@ class _Binder:
         items = Copy(a, source.range.start, between, 0, size), Copy(between, 0, b, target.range.start, size)
         return Binding(items, (between,), (a,))
 
-    def _result(self, part: Part, buffer: PieceBuffer) -> None:
+    def _result(self, part: OperandRange, buffer: PieceBuffer) -> None:
         memory = self.node.buffers[part.buffer].allocation.memory
         start, size = part.range.start, part.range.stop - part.range.start
         (into,) = self.operation.piece.results if self.operation.piece is not None else (-1,)
@@ -654,7 +661,7 @@ class _Binder:
         else:
             self.after.append(Copy(self.scratch[-1], 0, memory, start, size))
 
-    def _result_lies_well(self, part: Part) -> bool:
+    def _result_lies_well(self, part: OperandRange) -> bool:
         operands = self.operation.operands
         if self.executor.is_cpu:
             return not part.type.dtype.is_storage and not any(part.range.overlaps(o.range) for o in operands)
@@ -663,7 +670,7 @@ class _Binder:
             return False
         return (part.range.stop - part.range.start) % VECTOR == 0 or part.range.stop == allocation.nbytes
 
-    def _operand(self, i: int, part: Part, buffer: PieceBuffer) -> None:
+    def _operand(self, i: int, part: OperandRange, buffer: PieceBuffer) -> None:
         piece = self.operation.piece
         assert piece is not None
         b = piece.operands[i]

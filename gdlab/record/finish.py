@@ -11,9 +11,9 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, ExpertIndexError
 from gdlab.base.types import Array
-from gdlab.record.compute_graph import Node, Placed, grouping, placed, sketched
+from gdlab.record.compute_graph import GroupFacts, Node, grouping, placed, sketched
 from gdlab.record.list_report import Report
-from gdlab.record.operation import Part
+from gdlab.record.operation import OperandRange
 
 if TYPE_CHECKING:
     from gdlab.record.encoder import Call, CommandEncoder
@@ -73,7 +73,7 @@ class OptimizedTiming(NamedTuple):
     barriers_buf1: int
 
 
-class Outcome(NamedTuple):
+class FinishFacts(NamedTuple):
     """Hold the facts that any finisher may tell."""
 
     timing: Timing
@@ -88,7 +88,7 @@ class PendingWork:
     __slots__ = ("_calls", "_checked", "_error", "_submission", "encoder", "times")
 
     def __init__(
-        self, encoder: CommandEncoder, submission: Submission | None, checked: tuple[tuple[int, Part, int], ...]
+        self, encoder: CommandEncoder, submission: Submission | None, checked: tuple[tuple[int, OperandRange, int], ...]
     ) -> None:
         self.encoder, self._submission, self._checked = encoder, submission, checked
         self._calls: list[Call] | None = encoder.calls()  # keeps the buffers
@@ -120,7 +120,7 @@ class PendingWork:
             raise self._error
 
 
-def _bad_index(checked: tuple[tuple[int, Part, int], ...], landed: list[Array]) -> ExpertIndexError | None:
+def _bad_index(checked: tuple[tuple[int, OperandRange, int], ...], landed: list[Array]) -> ExpertIndexError | None:
     """Return the error of the first row whose expert does not exist."""
     for (node, _, experts), numbers in zip(checked, landed, strict=True):
         bad = np.flatnonzero(numbers >= experts)
@@ -156,7 +156,7 @@ def split(count: int) -> int:
 def launch(
     where: str, encoder: CommandEncoder, *, fuse: bool = False, reorder: bool = False, dual: bool = False,
     begun: int | None = None, timed: bool = False,
-) -> tuple[PendingWork, Outcome, Callable[[], Report]]:  # fmt: skip
+) -> tuple[PendingWork, FinishFacts, Callable[[], Report]]:  # fmt: skip
     """Consume the session, run the passes in recording mode, and submit the list; the report is made when it is
     called."""
     encoder.check_usable(where)
@@ -190,7 +190,7 @@ def launch(
     first, last = (submission.first_ns, submission.last_ns) if submission is not None else (now, now)
     after = placed(nodes) if fusions or moved else before
     inside = _inside(after, n0) if dual and optimizing else (0, 0)
-    outcome = Outcome(Timing(max(0, first - start), last), fusions, moved, inside)
+    outcome = FinishFacts(Timing(max(0, first - start), last), fusions, moved, inside)
     report = partial(
         Report,
         finisher=where,
@@ -217,7 +217,7 @@ def launch(
 
 def _launch_known(
     where: str, encoder: CommandEncoder, start: int
-) -> tuple[PendingWork, Outcome, Callable[[], Report]] | None:
+) -> tuple[PendingWork, FinishFacts, Callable[[], Report]] | None:
     """Submit a list that has run before as it is: without a look at its ranges, which the report makes up for."""
     executor, calls = encoder.executor, encoder.calls()
     submission = executor.submit_known(calls)
@@ -225,7 +225,7 @@ def _launch_known(
         return None
     encoder.consume(where)
     graph = encoder.graph
-    outcome = Outcome(Timing(max(0, submission.first_ns - start), submission.last_ns), 0, 0, (0, 0))
+    outcome = FinishFacts(Timing(max(0, submission.first_ns - start), submission.last_ns), 0, 0, (0, 0))
     done = tuple(graph.fusions), tuple(graph.misses), graph.kept_order, tuple(graph.order)
 
     def report() -> Report:
@@ -254,13 +254,13 @@ def _labels(nodes: Sequence[Node]) -> dict[int, str]:
     return {b.allocation.number: b.allocation.label for n in nodes for b in n.buffers if b.allocation.label}
 
 
-def _inside(nodes: Sequence[Placed], cut: int) -> tuple[int, int]:
+def _inside(nodes: Sequence[GroupFacts], cut: int) -> tuple[int, int]:
     """Return the barriers inside both parts of a list; one at the cut is absorbed."""
     barriers = grouping(nodes).barriers
     return sum(b < cut for b in barriers), sum(b > cut for b in barriers)
 
 
-def waited(work: PendingWork, outcome: Outcome) -> Outcome:
+def waited(work: PendingWork, outcome: FinishFacts) -> FinishFacts:
     """Wait for the work, and return the outcome with the time that this took since the last submission."""
     work.wait_until_completed()
     elapsed = max(0, time.perf_counter_ns() - outcome.timing.gpu_wait_ns)

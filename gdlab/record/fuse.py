@@ -11,7 +11,7 @@ from gdlab.base.errors import ArgumentError
 from gdlab.plan.order import Footprint, Range
 from gdlab.record import op_methods
 from gdlab.record.compute_graph import ComputeGraph, Node
-from gdlab.record.operation import Operation, Part, fused, moved, unstored
+from gdlab.record.operation import OperandRange, Operation, fused, moved, unstored
 
 if TYPE_CHECKING:
     from gdlab.record.executor import GraphExecutor
@@ -151,5 +151,5 @@ def _joined_operation(executor: GraphExecutor, norm: Node, product: Node) -> Ope
     result, like = shifted.results[0], norm.operation.results[0].type
     return fused(
         executor, op_methods.scaled_rms_norm, norm.operation,
-        Part(scale.buffer, scale.range, like), Part(result.buffer, result.range, like),
+        OperandRange(scale.buffer, scale.range, like), OperandRange(result.buffer, result.range, like),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from gdlab.plan.order import Footprint
 from gdlab.plan.piece import fusions_missed
 from gdlab.record.compute_graph import Node
 from gdlab.record.fuse import Fusion, read_later
-from gdlab.record.operation import Build, Operation, Part, lowered, moved
+from gdlab.record.operation import Build, OperandRange, Operation, lowered, moved
 from gdlab.record.reorder import ENDS
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _joined(executor: GraphExecutor, first: Node, second: Node, place: int) -> N
     others = tuple(p for i, p in enumerate(b.operands) if i != place)
     shape = b.operands[place].type.shape
     build = Chained(a.build, a.attrs, len(a.operands), b.build, b.attrs, place, shape)
-    operands: tuple[Part, ...] = (*a.operands, *others)
+    operands: tuple[OperandRange, ...] = (*a.operands, *others)
     types = tuple(p.type for p in operands)
     made = lowered(executor, "fusion", build, types, (), True)
     if len(made.dispatches) >= len(a.piece.dispatches) + len(b.piece.dispatches):

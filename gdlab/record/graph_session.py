@@ -341,7 +341,7 @@ class GraphSession:
 
     def _run(
         self, where: str, *, begin: Any = None, fuse: bool = False, reorder: bool = False, dual: bool = False
-    ) -> finishing.Outcome:
+    ) -> finishing.FinishFacts:
         self.encoder.check_usable(where)
         begun = finishing.begin_time(where, self.encoder, begin)
         passes = {"fuse": fuse, "reorder": reorder, "dual": dual}

@@ -17,7 +17,7 @@ from gdlab.plan.order import Range
 from gdlab.record.buffers import Buffer
 from gdlab.record.compute_graph import Labelled, Node, Sketch
 from gdlab.record.op_methods import copied
-from gdlab.record.operation import STORING, Part
+from gdlab.record.operation import STORING, OperandRange
 from gdlab.record.products import expert_product
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Exported:
     nodes of the graph that node k of the list became."""
 
     graph: Graph
-    read: Mapping[str, tuple[int, Part]]
+    read: Mapping[str, tuple[int, OperandRange]]
     made: tuple[range, ...]
 
     def feed(self, nodes: Sequence[Node]) -> dict[str, Array]:
@@ -54,7 +54,7 @@ def exported(nodes: Sequence[Node | Sketch]) -> Exported:
     """Return the graph of a list, and where its inputs lie."""
     made = list[range]()
     with Graph() as graph:
-        writer = _Writer(graph)
+        writer = _GraphWriter(graph)
         for number, node in enumerate(nodes):
             count = len(graph)
             writer.node(number, node)
@@ -67,11 +67,11 @@ def exported(nodes: Sequence[Node | Sketch]) -> Exported:
 
 
 @dataclass(slots=True, eq=False)
-class _Writer:
+class _GraphWriter:
     graph: Graph
     versions: dict[Range, Value] = field(default_factory=dict)
     written: dict[Range, bool] = field(default_factory=dict)  # in order of the first write: whether it is an output
-    read: dict[str, tuple[int, Part]] = field(default_factory=dict)
+    read: dict[str, tuple[int, OperandRange]] = field(default_factory=dict)
     stored: dict[tuple[Range, TensorType], Value] = field(default_factory=dict)
     ranges: dict[int, list[Range]] = field(default_factory=dict)
     undefined: set[Range] = field(default_factory=set)
@@ -98,7 +98,7 @@ class _Writer:
         self.written.setdefault(result.range, not buffer.transient)
         self.stored = {key: v for key, v in self.stored.items() if not key[0].overlaps(result.range)}
 
-    def _operand(self, node: Node | Sketch, part: Part) -> Value:
+    def _operand(self, node: Node | Sketch, part: OperandRange) -> Value:
         self._check(part.range)
         buffer = node.buffers[part.buffer]
         if part.range in self.undefined:
@@ -113,7 +113,7 @@ class _Writer:
         value = self.versions[part.range]
         return value if value.shape == part.type.shape else value.reshape(part.type.shape)
 
-    def _stored(self, buffer: Buffer | Labelled, part: Part) -> Value:
+    def _stored(self, buffer: Buffer | Labelled, part: OperandRange) -> Value:
         if part.range in self.written:
             raise GraphError(WHERE, "weight", "blocks that a node of the list writes", "blocks that the host wrote")
         key = part.range, part.type
@@ -121,7 +121,7 @@ class _Writer:
             self.stored[key] = self._input(buffer, part, False)
         return self.stored[key]
 
-    def _input(self, buffer: Buffer | Labelled, part: Part, integers: bool) -> Value:
+    def _input(self, buffer: Buffer | Labelled, part: OperandRange, integers: bool) -> Value:
         name = base = buffer.label or f"b{part.range.memory}_{part.range.start}"
         number = 1
         while name in self.read:
@@ -149,7 +149,7 @@ def _words(r: Range) -> str:
     return f"bytes {r.start} … {r.stop} of allocation {r.memory}"
 
 
-def _contents(buffer: Buffer, part: Part) -> Array:
+def _contents(buffer: Buffer, part: OperandRange) -> Array:
     count = (part.range.stop - part.range.start) // 4
     if not part.words:
         return buffer.read().reshape(-1)[: part.type.num_elements].reshape(part.type.shape)

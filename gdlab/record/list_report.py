@@ -10,7 +10,7 @@ from typing import Any
 from gdlab.base.binding import bound
 from gdlab.base.words import duration, plural
 from gdlab.plan.order import CriticalPath, critical_path
-from gdlab.record.compute_graph import Grouping, Placed, Sketch, grouping, spelled
+from gdlab.record.compute_graph import GroupFacts, Grouping, Sketch, grouping, spelled
 from gdlab.record.list_stages import ListStage
 from gdlab.record.ranges import predicted_device_barriers
 
@@ -32,8 +32,8 @@ class Report:
     names_before: tuple[str, ...]
     names: tuple[str, ...]
     order: tuple[int, ...]
-    placed_before: tuple[Placed, ...]
-    placed: tuple[Placed, ...]
+    placed_before: tuple[GroupFacts, ...]
+    placed: tuple[GroupFacts, ...]
     fusions: int
     fused: tuple[Any, ...]
     fusion_misses: tuple[tuple[int, str], ...]
@@ -44,7 +44,7 @@ class Report:
     submissions: int
     chunks: tuple[int, int]
     timing: tuple[int, int] = (0, 0)
-    between: tuple[tuple[str, ...], tuple[Placed, ...]] | None = None
+    between: tuple[tuple[str, ...], tuple[GroupFacts, ...]] | None = None
     labels: Mapping[int, str] = field(default_factory=dict)
     recorded: tuple[Sketch, ...] = field(default=(), repr=False)
 

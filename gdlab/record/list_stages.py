@@ -10,10 +10,10 @@ from typing import NamedTuple
 from gdlab.base.words import plural
 from gdlab.plan.order import hazards
 from gdlab.plan.records import HazardKind
-from gdlab.record.compute_graph import Grouping, Placed, grouping, spelled
+from gdlab.record.compute_graph import GroupFacts, Grouping, grouping, spelled
 
 
-class Hazard(NamedTuple):
+class ListConflict(NamedTuple):
     """A conflict of nodes of neighbouring groups, by their places in the list; `words`: the later one's bytes."""
 
     kind: HazardKind
@@ -30,7 +30,7 @@ class ListStage:
 
     title: str
     names: tuple[str, ...]
-    placed: tuple[Placed, ...]
+    placed: tuple[GroupFacts, ...]
     sources: tuple[tuple[int, ...], ...] = ()
     moving: bool = False
 
@@ -49,12 +49,14 @@ class ListStage:
         return tuple(found)
 
     @cached_property
-    def hazards(self) -> tuple[Hazard, ...]:
+    def hazards(self) -> tuple[ListConflict, ...]:
         """Return the conflicts of neighbouring groups."""
-        found = list[Hazard]()
+        found = list[ListConflict]()
         for left, right in zip(self.groups, self.groups[1:], strict=False):
             of = hazards([self.placed[i].footprint for i in left], [self.placed[i].footprint for i in right])
-            found += [Hazard(c.kind, left[c.before], right[c.after], spelled([c.later]), c.later.memory) for c in of]
+            found += [
+                ListConflict(c.kind, left[c.before], right[c.after], spelled([c.later]), c.later.memory) for c in of
+            ]
         return tuple(found)
 
     @cached_property
@@ -77,7 +79,7 @@ class ListStage:
                 words[k] = self._why(k, group, first.get(k))
         return tuple(words)
 
-    def _why(self, k: int, group: range, hazard: Hazard | None) -> str:
+    def _why(self, k: int, group: range, hazard: ListConflict | None) -> str:
         fence = next((i for i in range(group.start, k + 1) if self.placed[i].fence), None)
         if fence is not None:
             return "a fence stands before it" if fence == k else f"a fence stands before node {fence}"

@@ -25,7 +25,7 @@ KINDS: tuple[OpKind, ...] = ("rms_norm", "elementwise_mul", "elementwise_add", "
 Build = Op | Callable[..., Any]
 
 
-class Part(NamedTuple):
+class OperandRange(NamedTuple):
     """A tensor of an op: the range of a buffer (by its place among the buffers of the call) that it takes, and its
     type."""
 
@@ -47,11 +47,11 @@ class Operation:
     build: Build
     attrs: tuple[tuple[str, Any], ...]
     piece: Piece | None
-    operands: tuple[Part, ...]
-    results: tuple[Part, ...]
+    operands: tuple[OperandRange, ...]
+    results: tuple[OperandRange, ...]
     footprint: Footprint
     numbers: tuple[int, ...] = ()
-    checks: tuple[tuple[Part, int], ...] = ()
+    checks: tuple[tuple[OperandRange, int], ...] = ()
     route: str = ""
     fuse: bool = False
     copy: bool = False
@@ -77,7 +77,7 @@ class Operation:
 def part(
     executor: GraphExecutor, where: str, what: str, buffers: Sequence[Buffer], at: int, type: TensorType,
     least: bool = False, words: bool = False,
-) -> Part:  # fmt: skip
+) -> OperandRange:  # fmt: skip
     """Return the tensor that the first elements of a buffer are, or raise what is wrong with it. `least`: the buffer
     may have more elements; `words`: it may be one of u32, as it is of blocks."""
     buffer = checked_buffer(executor, where, what, buffers[at])
@@ -91,7 +91,9 @@ def part(
         wanted = f"at least {count}" if least else str(count)
         raise ShapeError(where, what, plural(buffer.element_count, "element"), wanted)
     start = buffer.byte_offset
-    return Part(at, Range(buffer.allocation.number, start, start + type.size_bytes), type, 0, held is not type.dtype)
+    return OperandRange(
+        at, Range(buffer.allocation.number, start, start + type.size_bytes), type, 0, held is not type.dtype
+    )
 
 
 def checked_buffer(executor: GraphExecutor, where: str, what: str, buffer: Any) -> Buffer:
@@ -105,7 +107,9 @@ def checked_buffer(executor: GraphExecutor, where: str, what: str, buffer: Any) 
     return buffer
 
 
-def check_aliasing(where: str, operands: Sequence[Part], results: Sequence[Part], in_place: bool) -> None:
+def check_aliasing(
+    where: str, operands: Sequence[OperandRange], results: Sequence[OperandRange], in_place: bool
+) -> None:
     """Refuse a result that overlaps an operand, unless it is the same range of an op that may run in place."""
     for r in results:
         for o in operands:
@@ -119,7 +123,7 @@ def check_aliasing(where: str, operands: Sequence[Part], results: Sequence[Part]
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredOperand:
     """A function whose result is rounded to 16 bits, once, and stored in them."""
 
     build: Build
@@ -138,15 +142,15 @@ STORING = {DType.f16: ops.to_f16, DType.bf16: ops.to_bf16}
 
 def unstored(build: Build) -> Build:
     """Return the function itself of one whose result is stored in 16 bits."""
-    return build.build if isinstance(build, Stored) else build
+    return build.build if isinstance(build, StoredOperand) else build
 
 
 def operation(
     executor: GraphExecutor,
     where: str,
     build: Build,
-    operands: Sequence[Part],
-    result: Part,
+    operands: Sequence[OperandRange],
+    result: OperandRange,
     attrs: Sequence[tuple[str, Any]] = (),
     *,
     kind: OpKind = "other",
@@ -156,17 +160,17 @@ def operation(
     fuse: bool = False,
     also_written: Sequence[Range] = (),
     reads: Sequence[Range] | None = None,
-    checks: tuple[tuple[Part, int], ...] = (),
+    checks: tuple[tuple[OperandRange, int], ...] = (),
     route: bool = False,
 ) -> Operation:
     """Check the ranges and lower the function; `numbered` are the types of the operands behind those that ranges hold,
     which read `numbers`; `reads` are the ranges that matter, where these are less than the operands."""
     check_aliasing(where, operands, [result], in_place)
     for range in also_written:
-        check_aliasing(where, [*operands, result], [Part(0, range, result.type)], False)
+        check_aliasing(where, [*operands, result], [OperandRange(0, range, result.type)], False)
     types = (*(p.type for p in operands), *numbered)
     if result.type.dtype in HALVES:
-        build, fuse = Stored(build, result.type.dtype), True
+        build, fuse = StoredOperand(build, result.type.dtype), True
     made = lowered(executor, where, build, types, tuple(attrs), fuse)
     check_result(where, made, result)
     touched = tuple(dict.fromkeys((p.range for p in operands) if reads is None else reads))
@@ -190,7 +194,7 @@ def lowered(
     return made
 
 
-def check_result(where: str, made: Piece, result: Part) -> None:
+def check_result(where: str, made: Piece, result: OperandRange) -> None:
     """Refuse a result that the range does not hold exactly."""
     buffer = made.buffers[made.results[0]]
     type = TensorType(buffer.shape, buffer.dtype)
@@ -209,11 +213,13 @@ def route_of(made: Piece) -> str:
     return f"{most.variant or most.kernel}: {most.variant_reason or most.label}{more}"
 
 
-def fused(executor: GraphExecutor, build: Build, norm: Operation, scale: Part, result: Part) -> Operation:
+def fused(
+    executor: GraphExecutor, build: Build, norm: Operation, scale: OperandRange, result: OperandRange
+) -> Operation:
     """Return the op that norm and product are together."""
     operands = (*norm.operands, scale)
     if result.type.dtype in HALVES:
-        build = Stored(build, result.type.dtype)
+        build = StoredOperand(build, result.type.dtype)
     made = lowered(executor, "fusion", build, tuple(p.type for p in operands), norm.attrs, True)
     reads = tuple(dict.fromkeys(p.range for p in operands))
     name = "rms_norm + elementwise_mul"

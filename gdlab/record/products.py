@@ -16,7 +16,7 @@ from gdlab.ops.quant import GROUPS, PACKS, row_bytes
 from gdlab.plan.order import Range
 from gdlab.record.buffers import Buffer, integer
 from gdlab.record.finish import index_error
-from gdlab.record.operation import Operation, Part, checked_buffer, operation, part, tensor
+from gdlab.record.operation import OperandRange, Operation, checked_buffer, operation, part, tensor
 
 if TYPE_CHECKING:
     from gdlab.record.executor import GraphExecutor
@@ -161,7 +161,7 @@ def quantized_matmul_id_ggml(ex: GraphExecutor, where: str, buffers: Buffers, pa
 
 def _experts(
     ex: GraphExecutor, where: str, buffers: Buffers, type: TensorType, nbytes: int, stride: int, slab: int
-) -> Part:
+) -> OperandRange:
     buffer = checked_buffer(ex, where, "weight", buffers[1])
     if buffer.dtype is not u32:
         raise DTypeError(where, "weight", f"{buffer.dtype} elements", "u32 words")
@@ -169,7 +169,7 @@ def _experts(
         raise ShapeError(where, "weight", f"{buffer.nbytes} bytes", f"at least {nbytes}")
     start = buffer.byte_offset
     stop = start + -(-nbytes // 4) * 4
-    return Part(1, Range(buffer.allocation.number, start, stop), type, 0 if stride == slab else stride, True)
+    return OperandRange(1, Range(buffer.allocation.number, start, stop), type, 0 if stride == slab else stride, True)
 
 
 def check_host_ids(where: str, ids: Any, count: int, experts: int) -> None:

@@ -11,7 +11,7 @@ from gdlab.base.types import u32
 from gdlab.plan.order import Range
 from gdlab.record import op_methods
 from gdlab.record.buffers import Buffer, integer, real
-from gdlab.record.operation import Operation, Part, operation, part, tensor
+from gdlab.record.operation import OperandRange, Operation, operation, part, tensor
 
 if TYPE_CHECKING:
     from gdlab.record.executor import GraphExecutor
@@ -129,7 +129,7 @@ def _attention(
     )  # fmt: skip
 
 
-def _rows(cache: Part, slabs: int, capacity: int, held: tuple[int, int]) -> tuple[Range, ...]:
+def _rows(cache: OperandRange, slabs: int, capacity: int, held: tuple[int, int]) -> tuple[Range, ...]:
     """Return the rows first … stop − 1 of every slab of a cache; of many slabs all of it."""
     memory, start, stop = cache.range
     if slabs > SLABS:

@@ -18,7 +18,7 @@ from gdlab.op import ALL_PHASES, Phase, Safety
 from gdlab.op.cost import Cost, CostModel, cost_model
 from gdlab.rewrite.engine import worklist
 from gdlab.rewrite.engine.eclasses import EClasses, ENodeTypes, distinct, fold_firings, name_classes, packed_firings
-from gdlab.rewrite.engine.egglog_program import Program, program_of, program_text
+from gdlab.rewrite.engine.egglog_program import RuleProgram, program_of, program_text
 from gdlab.rewrite.engine.encoded_rows import Encoded, Key, encode, ops_of
 from gdlab.rewrite.engine.history import Delta, deltas
 from gdlab.rewrite.engine.saturate import Budget, EngineFailure, Saturation, saturate
@@ -43,7 +43,7 @@ TAGS: tuple[Safety, ...] = get_args(Safety)
 
 
 @dataclass(frozen=True)
-class Selection:
+class RuleSelection:
     """The rules that take part, all rules, and by id why the others do not."""
 
     used: tuple[Rule, ...]
@@ -109,7 +109,7 @@ def _names(given: str | Iterable[str] | None) -> tuple[str, ...]:
 
 def _select(
     phase: Phase, allow: Safety, enable: tuple[str, ...], disable: tuple[str, ...], only: tuple[str, ...]
-) -> Selection:
+) -> RuleSelection:
     if allow not in TAGS:
         raise unknown_name("optimize", "allow", str(allow), TAGS)
     named = {what: {r.name for r in RULES.named(names, "optimize", what)} if names else set() for what, names in
@@ -127,7 +127,7 @@ def _select(
             off[rule.name] = "disabled", "it was switched off"
         elif not rule.on and rule.name not in named["enable"]:
             off[rule.name] = "disabled", WHEN_ENABLED
-    return Selection(tuple(r for r in table if r.name not in off), table, off)
+    return RuleSelection(tuple(r for r in table if r.name not in off), table, off)
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,13 @@ class Searched:
 
 
 def _optimize(
-    graph: Graph, phase: Phase, model: CostModel, selection: Selection, budget: Budget, engine: Engine, history: bool
+    graph: Graph,
+    phase: Phase,
+    model: CostModel,
+    selection: RuleSelection,
+    budget: Budget,
+    engine: Engine,
+    history: bool,
 ) -> tuple[Graph, OptimizeReport]:
     prepared = hash_cons(graph)
     names = {r.name for r in selection.used}
@@ -207,7 +213,7 @@ def _optimize(
     return result, report.with_late_fields(late)
 
 
-def _counts(searched: Searched, program: Program) -> tuple[dict[str, int], dict[str, int], dict[str, float]]:
+def _counts(searched: Searched, program: RuleProgram) -> tuple[dict[str, int], dict[str, int], dict[str, float]]:
     """Return matches, firings and seconds by rule."""
     found, names = searched.saturation, [r.name for r in program.rules]
     matched = dict(zip(names, found.matched, strict=True)) | searched.given
@@ -215,7 +221,7 @@ def _counts(searched: Searched, program: Program) -> tuple[dict[str, int], dict[
     return matched, fired, dict(zip(names, found.rule_seconds, strict=True))
 
 
-def _stop(searched: Searched, selection: Selection) -> tuple[StopReason, str]:
+def _stop(searched: Searched, selection: RuleSelection) -> tuple[StopReason, str]:
     """Return why the search ended, and the numbers that caused it."""
     found = searched.saturation
     if searched.failure:
@@ -228,7 +234,7 @@ def _stop(searched: Searched, selection: Selection) -> tuple[StopReason, str]:
     return found.stop, found.detail
 
 
-def _given(selection: Selection) -> dict[int, Rule]:
+def _given(selection: RuleSelection) -> dict[int, Rule]:
     """The rules that gdlab carries out itself, by the number of their firings."""
     known = {r.name: r for r in selection.table}
     names = (FOLD, *PACKED_PRODUCT)
@@ -237,7 +243,7 @@ def _given(selection: Selection) -> dict[int, Rule]:
 
 def _search(
     prepared: Prepared, folded: Mapping[int, Folded], siblings: Sequence[Siblings], given: Mapping[int, Rule],
-    program: Program, model: CostModel, budget: Budget, engine: Engine, history: bool,
+    program: RuleProgram, model: CostModel, budget: Budget, engine: Engine, history: bool,
 ) -> Searched:  # fmt: skip
     begin = time.perf_counter()
     encoded = encode(prepared, program, folded, siblings)
@@ -260,7 +266,7 @@ def _search(
 
 
 def _saturated(
-    program: Program, encoded: Encoded, budget: Budget, engine: Engine, history: bool, meanwhile: Callable[[], None]
+    program: RuleProgram, encoded: Encoded, budget: Budget, engine: Engine, history: bool, meanwhile: Callable[[], None]
 ) -> tuple[Saturation, str, str]:
     """Return the result of the engine, its name, and why it is not the one preferred."""
     failure = ""
@@ -276,7 +282,7 @@ def _saturated(
 
 
 def _growth(
-    searched: Searched, program: Program, prepared: Prepared, given: Mapping[int, Rule], rep: Mapping[int, int],
+    searched: Searched, program: RuleProgram, prepared: Prepared, given: Mapping[int, Rule], rep: Mapping[int, int],
     order: Sequence[int],
 ) -> tuple[tuple[Delta, ...], tuple[EClass, ...]]:  # fmt: skip
     """Return the e-graph through time, and its classes at the end."""

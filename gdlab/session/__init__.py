@@ -23,11 +23,11 @@ from gdlab.session.builders import (
 from gdlab.session.initial import initial_values
 from gdlab.session.inspect import by_buffer
 from gdlab.session.node_places import Nodes, nodes_of
-from gdlab.session.optimizer import Optimizer
 from gdlab.session.profile import DispatchProfile, SessionProfile, Timings
 from gdlab.session.run.nonfinite import Anomaly, DebugStepReport, TraceRow
 from gdlab.session.session import Session, open_session
 from gdlab.session.stages import Pipeline, PipelineStage, lanes_of
+from gdlab.session.update_settings import Optimizer
 
 __all__ = [
     "Anomaly",

@@ -12,7 +12,7 @@ from gdlab.devices.base import Device
 from gdlab.devices.choose import device as choose_device
 from gdlab.graph import Graph
 from gdlab.op.storage import check_caches
-from gdlab.plan import cache
+from gdlab.plan import plan_cache
 from gdlab.plan.records import ExecutionPlan, PlanMode
 from gdlab.plan.target import CompileOptions, Target
 from gdlab.rewrite import RULES, OptimizeReport
@@ -143,14 +143,14 @@ def _from_cache(graph: Graph, config: SessionConfig, target: Target) -> Compiled
     key = None
     if config.cache is not None:
         facts = config.mode, config.optimize, config.skip_full_optimize, config.options, target
-        key = cache.key_of(written, *facts)
+        key = plan_cache.key_of(written, *facts)
     if config.cache is None or key is None:
         return compiled(graph, config, target)
-    cached = cache.load(config.cache, key, written)
+    cached = plan_cache.load(config.cache, key, written)
     if cached is not None:
         return Compiled(cached.plan, OptimizeReport.empty(), Nodes(written, graph, cached.place, cached.why))
     made = compiled(graph, config, target)
-    cache.save(config.cache, key, cache.Cached(made.plan, made.nodes.place, made.nodes.why), written)
+    plan_cache.save(config.cache, key, plan_cache.Cached(made.plan, made.nodes.place, made.nodes.why), written)
     return made
 
 

@@ -61,7 +61,7 @@ class HeaderEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class CheckpointContent:
     """The content of a checkpoint; `adam`: the names of the parameters with moments; `states`: those with states of
     other rules, by the name of the state."""
 
@@ -106,14 +106,14 @@ class Checkpoints:
         self.loaded.turn.call(lambda: self._apply(snapshot))
         self.values.unset_parameters.have(parameters)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> CheckpointContent:
         self.loaded.check_open("snapshot")
         self.progress.check_between_steps("snapshot")
         return self.loaded.turn.call(self._snapshot)
 
-    def restore(self, snapshot: Snapshot, steps: int) -> None:
+    def restore(self, snapshot: CheckpointContent, steps: int) -> None:
         self.loaded.check_open("restore")
-        if not isinstance(snapshot, Snapshot):
+        if not isinstance(snapshot, CheckpointContent):
             raise ArgumentError("restore", "snapshot", type(snapshot).__name__, "what snapshot() of this session gave")
         if not isinstance(steps, (int, np.integer)) or isinstance(steps, bool) or steps < 0:
             raise ArgumentError("restore", "steps", repr(steps), "an int ≥ 0")
@@ -127,7 +127,7 @@ class Checkpoints:
         own = {"states": {state: list(names) for state, names in states.items()}} if states else {}
         return {"parameters": rows, "adam": list(adam), **own}
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> CheckpointContent:
         tensors = {n: self._download(p) for n, p in self.values.places.parameters.items()}
         for prefix in MOMENTS:
             moments = self.updates.moments(prefix)
@@ -137,9 +137,9 @@ class Checkpoints:
             places = self.updates.moments(f"{state}.")
             tensors |= {f"{STATE}{state}.{name}": self.values.download(p) for name, p in places.items()}
             states[state] = tuple(places)
-        return Snapshot(tensors, self.updates.adam_steps, tuple(self.updates.moments(MOMENTS[0])), states)
+        return CheckpointContent(tensors, self.updates.adam_steps, tuple(self.updates.moments(MOMENTS[0])), states)
 
-    def _apply(self, snapshot: Snapshot) -> None:
+    def _apply(self, snapshot: CheckpointContent) -> None:
         self.progress.partial = None
         training, places = self.loaded.plan.mode == "training", self.values.places
         if snapshot.adam and training:
@@ -174,7 +174,7 @@ class Checkpoints:
 
 
 # files ----------------------------------------------------------------------------------------------------------------
-def write(target: Path, snapshot: Snapshot, layout: Mapping[str, Any]) -> None:
+def write(target: Path, snapshot: CheckpointContent, layout: Mapping[str, Any]) -> None:
     """The file, through a temporary one beside it."""
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
@@ -266,7 +266,7 @@ def digest(metadata: Mapping[str, str], entries: Iterable[tuple[str, HeaderEntry
     return h.hexdigest()
 
 
-def read(path: Path, wanted: Mapping[str, Any]) -> Snapshot:
+def read(path: Path, wanted: Mapping[str, Any]) -> CheckpointContent:
     """The content of a checkpoint that fits the layout; everything is checked first."""
     try:
         data = path.read_bytes()
@@ -290,7 +290,7 @@ def read(path: Path, wanted: Mapping[str, Any]) -> Snapshot:
         text = f"load_checkpoint: {str(path)!r}: format 1, whose digest does not cover names: save it again"
         warnings.warn(text, RuntimeWarning, stacklevel=3)
     arrays = {n: np.frombuffer(body[t.start : t.stop], _DTYPES[t.dtype]).reshape(t.shape) for n, t in tensors.items()}
-    return Snapshot(arrays, int(step), adam, states)
+    return CheckpointContent(arrays, int(step), adam, states)
 
 
 def _header(data: bytes) -> tuple[dict[str, str], dict[str, HeaderEntry], memoryview]:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from gdlab.base.errors import SessionError
 from gdlab.base.threads import OwnerThread
-from gdlab.devices.base import Device, Shared
+from gdlab.devices.base import Device, SharedBuffers
 from gdlab.plan.records import ExecutionPlan
 
 T = TypeVar("T")
@@ -16,7 +16,7 @@ T = TypeVar("T")
 class LoadedPlan:
     """A plan whose program is loaded on a device, until `close`. `shared`: buffers taken from another program."""
 
-    def __init__(self, plan: ExecutionPlan, device: Device, shared: Shared | None = None) -> None:
+    def __init__(self, plan: ExecutionPlan, device: Device, shared: SharedBuffers | None = None) -> None:
         self.plan, self.device, self.closed = plan, device, False
         try:
             self.program = device.load(plan, shared)

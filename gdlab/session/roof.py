@@ -36,7 +36,7 @@ def predicted(machine: Machine, dispatch: Dispatch) -> float:
 
 
 def bound(machine: Machine, dispatch: Dispatch) -> Bound:
-    """Which part of the roofline is the largest."""
+    """The largest part of the roofline."""
     memory, compute = _parts(machine, dispatch)
     if max(memory, compute) < machine.launch_seconds:
         return "launch"

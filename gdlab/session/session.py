@@ -12,23 +12,23 @@ from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import SessionError, UnknownNameError, unknown_name
 from gdlab.base.types import Array
 from gdlab.base.words import plural
-from gdlab.devices.base import Counters, Device, DeviceInfo, Shared
+from gdlab.devices.base import Device, DeviceInfo, QueueCounters, SharedBuffers
 from gdlab.graph import Value
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import ExecutionPlan, Update
 from gdlab.session.allocated_bytes import MemorySummary, summary
-from gdlab.session.checkpoint import Checkpoints, Snapshot
+from gdlab.session.checkpoint import CheckpointContent, Checkpoints
 from gdlab.session.external import ExternalMemory, Slot
 from gdlab.session.inspect import Inspection, Space
 from gdlab.session.loaded import LoadedPlan
 from gdlab.session.node_places import Nodes, nodes_as_compiled
-from gdlab.session.optimizer import Optimizer, checked, optimizer
-from gdlab.session.places import Output, outputs_of
 from gdlab.session.profile import Profiling, SessionProfile, Timings
 from gdlab.session.progress import Progress
 from gdlab.session.run.nonfinite import DebugStepReport, NonfiniteSearch, TraceRow
 from gdlab.session.steps import Steps
+from gdlab.session.tensor_places import Output, outputs_of
 from gdlab.session.totals import StepTotals, totals
+from gdlab.session.update_settings import Optimizer, checked, optimizer
 from gdlab.session.updates import Updates
 from gdlab.session.values import Values
 
@@ -229,7 +229,7 @@ class Session(Closing):
         return self.progress.steps
 
     @property
-    def traffic(self) -> Counters:
+    def traffic(self) -> QueueCounters:
         """Running totals: forwards (steps), dispatches, submissions, uploads and readbacks with their bytes, …"""
         return self.loaded.program.counters
 
@@ -495,11 +495,11 @@ class Session(Closing):
         takes a training file and leaves the moments. Sums of gradients under way are dropped."""
         self.checkpoints.load(path)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> CheckpointContent:
         """Return parameters, moments and the Adam counter as they are now, in memory: what `restore` takes."""
         return self.checkpoints.snapshot()
 
-    def restore(self, snapshot: Snapshot, steps: int = 0) -> None:
+    def restore(self, snapshot: CheckpointContent, steps: int = 0) -> None:
         """Go back to a snapshot of this session, and count steps from `steps` on."""
         self.checkpoints.restore(snapshot, steps)
 
@@ -545,7 +545,7 @@ def open_session(
     return Session(LoadedPlan(plan, device, buffers), nodes, common)
 
 
-def _shared(plan: ExecutionPlan, device: Device, other: Session, names: Collection[str]) -> Shared:
+def _shared(plan: ExecutionPlan, device: Device, other: Session, names: Collection[str]) -> SharedBuffers:
     """Return the parameters `names` of a plan as buffers of another session on the same device."""
     where = "share_parameters_from"
     if not isinstance(other, Session) or other.closed:
@@ -570,7 +570,7 @@ def _shared(plan: ExecutionPlan, device: Device, other: Session, names: Collecti
             wanted = f"one stored in {here}" + ("" if name in names else ", shared too")
             raise SessionError(where, f"parameter {name}", f"one stored in {there}", wanted)
     places = dict(theirs.stored_params)
-    return Shared(other.loaded.program, tuple((b, places[name]) for name, b in stored))
+    return SharedBuffers(other.loaded.program, tuple((b, places[name]) for name, b in stored))
 
 
 def _storage_of(plan: ExecutionPlan, name: str) -> str:

@@ -15,7 +15,7 @@ from gdlab.base.errors import unknown_name
 from gdlab.graph import Graph
 from gdlab.op import Phase
 from gdlab.plan import compile as compile_graph
-from gdlab.plan.records import ExecutionPlan, Lane, PlanMode
+from gdlab.plan.records import ExecutionPlan, NodeLane, PlanMode
 from gdlab.plan.target import CompileOptions, Target
 from gdlab.rewrite import OptimizeReport, optimize
 from gdlab.rewrite.engine.history import RECORDED
@@ -206,7 +206,7 @@ class Pipeline:
         return compile_graph(stage.graph, mode="training", lanes=lanes, options=self.compile, target=target)
 
 
-def lanes_of(final: Graph, autodiff: AutodiffReport, report: OptimizeReport) -> list[Lane]:
+def lanes_of(final: Graph, autodiff: AutodiffReport, report: OptimizeReport) -> list[NodeLane]:
     """Return phase and forward node of every node of the final graph, through the origins of both passes.
 
     A rewritten node belongs where the node it replaced did, its first origin: what it swallowed beside that (say, a
@@ -216,10 +216,10 @@ def lanes_of(final: Graph, autodiff: AutodiffReport, report: OptimizeReport) -> 
     for node in final:
         root = report.origin.get(node.id, (node.id,))[0]
         forward = root < autodiff.forward_nodes
-        lanes.append(Lane("forward", root) if forward else Lane("backward", autodiff.adjoint_of.get(root, -1)))
+        lanes.append(NodeLane("forward", root) if forward else NodeLane("backward", autodiff.adjoint_of.get(root, -1)))
     for node in reversed(final.nodes):  # what both passes compute may have been made one by its backward spelling
         for i in node.inputs if lanes[node.id].phase == "forward" else ():
             if lanes[i].phase == "backward":
                 olds = (old for old in report.origin.get(i, ()) if old < autodiff.forward_nodes)
-                lanes[i] = Lane("forward", next(olds, lanes[node.id].forward))
+                lanes[i] = NodeLane("forward", next(olds, lanes[node.id].forward))
     return lanes

@@ -14,8 +14,8 @@ from gdlab.base.words import listed
 from gdlab.devices.base import BufferCopy, Readback, StepCall
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session.loaded import LoadedPlan
-from gdlab.session.optimizer import scalars
 from gdlab.session.progress import PartialStep, Progress
+from gdlab.session.update_settings import scalars
 from gdlab.session.updates import Updates
 from gdlab.session.values import Values
 

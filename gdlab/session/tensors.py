@@ -13,14 +13,14 @@ from gdlab.base.words import natural
 from gdlab.graph import shown_names
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import ExecutionPlan, Place
-from gdlab.session.places import slices_of
 from gdlab.session.session import Session
+from gdlab.session.tensor_places import slices_of
 
 GRADIENT = ".grad"
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class SessionTensor:
     """A tensor of a session: `place` is the buffer that holds it, `stays` whether it lies there until the next step
     (others may come to lie there); `node` of the graph as written (−1: a gradient), `leaf`: an input or a parameter."""
 
@@ -68,24 +68,24 @@ def node_of(session: Session, where: str, name: str) -> int:
     return known[name]
 
 
-def find_tensor(session: Session, where: str, name: str) -> Tensor:
+def find_tensor(session: Session, where: str, name: str) -> SessionTensor:
     """Return the tensor of this name (`w`, `w.grad`, `%7`). The error names the nearest known name; for a
     node without a value of its own, where it went."""
     session.loaded.check_open(where)
     places = session.values.places
     parameter = places.parameters.get(name.removesuffix(GRADIENT), -1)
     if name.endswith(GRADIENT) and parameter in places.gradients:
-        return Tensor(name, places.types[parameter], places.gradients[parameter], True, -1, False)
+        return SessionTensor(name, places.types[parameter], places.gradients[parameter], True, -1, False)
     if name in places.parameters:
         place = places.parameters[name]
         nodes = {n.name: n.id for n in session.nodes.written if n.op == "parameter"}
-        return Tensor(name, places.types[place], place, True, nodes.get(name, -1), True)
+        return SessionTensor(name, places.types[place], place, True, nodes.get(name, -1), True)
     if not name.startswith("%") and name not in nodes_by_name(session):
         raise unknown_name(where, "tensor", name, tensor_names(session))
     return _of_node(session, where, name, node_of(session, where, name))
 
 
-def _of_node(session: Session, where: str, name: str, id: int) -> Tensor:
+def _of_node(session: Session, where: str, name: str, id: int) -> SessionTensor:
     node, at = session.nodes.written.nodes[id], session.nodes.place.get(id)
     plan = session.plan()
     if node.op == "parameter":
@@ -94,10 +94,10 @@ def _of_node(session: Session, where: str, name: str, id: int) -> Tensor:
     if buffer is None:
         wanted = "a tensor of its own: a session built with SessionConfig.debug() keeps every node"
         raise ArgumentError(where, "tensor", f"{name}, which went into {_why(session, id, at)}", wanted)
-    return Tensor(name, node.type, buffer, _stays(plan, buffer), id, node.op == "input")
+    return SessionTensor(name, node.type, buffer, _stays(plan, buffer), id, node.op == "input")
 
 
-def tensor_at(session: Session, where: str, buffer: int) -> Tensor:
+def tensor_at(session: Session, where: str, buffer: int) -> SessionTensor:
     """Return what lies in a buffer, by its number in the plan (behind those of the plan stand those of the update)."""
     session.loaded.check_open(where)
     plan = session.plan()
@@ -109,7 +109,7 @@ def tensor_at(session: Session, where: str, buffer: int) -> Tensor:
         return find_tensor(session, where, b.name)
     leaf = b.kind in ("input", "derived", "constant", "state")
     stays = leaf or _stays(plan, buffer)
-    return Tensor(b.name or f"buffer {buffer}", TensorType(b.shape, b.dtype), buffer, stays, -1, leaf)
+    return SessionTensor(b.name or f"buffer {buffer}", TensorType(b.shape, b.dtype), buffer, stays, -1, leaf)
 
 
 def _stays(plan: ExecutionPlan, buffer: int) -> bool:
@@ -141,7 +141,7 @@ def dispatch_of(session: Session, where: str, name: str) -> int:
     return next((k for k in computing if buffer in plan.dispatches[k].outputs), computing[0])
 
 
-def read_tensor(session: Session, tensor: Tensor) -> Array:
+def read_tensor(session: Session, tensor: SessionTensor) -> Array:
     """Return what lies there now, in its shape."""
     shaped: Array = session.values.read(tensor.place).reshape(tensor.shape)
     return shaped if shaped.dtype == np.uint32 else shaped.astype(np.float32, copy=False)

@@ -10,13 +10,13 @@ import numpy as np
 
 from gdlab.base.errors import SessionError, unknown_name
 from gdlab.base.types import Array
-from gdlab.plan.records import Buffer, Place
+from gdlab.plan.records import Place, PlanBuffer
 from gdlab.plan.rules import RULES
 from gdlab.plan.update import Clip, Recipe, update_of
 from gdlab.session.arrays import as_array, positive
 from gdlab.session.loaded import LoadedPlan
-from gdlab.session.optimizer import Optimizer, adaptive_clip, norm_clip, optimizer, scalars
 from gdlab.session.progress import Progress
+from gdlab.session.update_settings import Optimizer, adaptive_clip, norm_clip, optimizer, scalars
 from gdlab.session.values import Values
 
 
@@ -38,7 +38,7 @@ class Updates:
         self.loaded, self.values, self.progress = loaded, values, progress
         self.optimizer, self.settings = Optimizer(), UpdateSettings()
         self.update = update_of(loaded.plan, Recipe())
-        self.state_buffers: tuple[Buffer, ...] = ()
+        self.state_buffers: tuple[PlanBuffer, ...] = ()
         self.adam_steps = self.window = 0
 
     # configuration ----------------------------------------------------------------------------------------------------

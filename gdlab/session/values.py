@@ -11,14 +11,14 @@ from gdlab.base.errors import ArgumentError, DTypeError, OutputIndexError, Sessi
 from gdlab.base.formats.packed_bytes import Packed
 from gdlab.base.types import FORMATS, Array, u32
 from gdlab.base.words import listed, plural
-from gdlab.op.storage import Part
+from gdlab.op.storage import SourceRange
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import Place
 from gdlab.session.arrays import as_array, into
 from gdlab.session.initial import DEFAULT, check_init, initial_values
 from gdlab.session.loaded import LoadedPlan
-from gdlab.session.places import places_of, slices_of
 from gdlab.session.progress import Progress
+from gdlab.session.tensor_places import places_of, slices_of
 
 P = TypeVar("P", bound=Place)
 _BYTES = (bytes, bytearray, memoryview)
@@ -136,7 +136,7 @@ class Values:
         storage[slices_of(place)] = data
         self.loaded.program.upload(place.buffer, storage)
 
-    def _storage(self, part: Part) -> Array:
+    def _storage(self, part: SourceRange) -> Array:
         """Return the derived parameter, its gradient or its moment that `part` lies in; it may be stored flat."""
         data, shapes = self.loaded.program.download(part.buffer), self.places.shapes
         rows, columns = shapes[part.buffer] if part.buffer in shapes else data.shape

@@ -15,7 +15,7 @@ from gdlab.base.statistics import difference, window
 from gdlab.session.run.breakpoints import Break
 from gdlab.session.run.lookout import Watched
 from gdlab.study.execution import Execution
-from gdlab.study.microscope import Against, Microscope, Value, other_value, take, value_of, values_so_far
+from gdlab.study.microscope import Against, Microscope, TensorAtDispatch, other_value, take, value_of, values_so_far
 from gdlab.study.targets import Targets
 
 _MOST_LOOKED = 256
@@ -84,6 +84,6 @@ class Debugger:
             del looked[next(iter(looked))]
         return Microscope(value, window(taken.data, row, col, slice), taken.read, compared)
 
-    def values_so_far(self) -> list[Value]:
+    def values_so_far(self) -> list[TensorAtDispatch]:
         """Return each tensor that is watched, then those that were looked at."""
         return values_so_far(self.execution, self.targets)

@@ -9,7 +9,7 @@ import numpy as np
 from gdlab.eager import EagerSession, TapeExport, TensorRef
 from gdlab.eager.tape_as_graph import to_graph
 from gdlab.plan.rules import RULES
-from gdlab.session.checkpoint import MOMENTS, STATE, Snapshot
+from gdlab.session.checkpoint import MOMENTS, STATE, CheckpointContent
 from gdlab.study.study import Study
 
 
@@ -47,4 +47,4 @@ def _carry_moments(session: EagerSession, export: TapeExport, study: Study) -> N
     for n, found in moments.items():
         prefix = f"{STATE}{n}." if n in own else f"{n}."
         tensors |= {prefix + name: data.astype(np.float32, copy=False) for name, data in found.items()}
-    made.restore(Snapshot(tensors, state.t, adam, own))
+    made.restore(CheckpointContent(tensors, state.t, adam, own))

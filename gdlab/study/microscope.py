@@ -21,17 +21,17 @@ from gdlab.devices.choose import device as choose_device
 from gdlab.op.reference import evaluate
 from gdlab.ops.random import at_step
 from gdlab.session import Session, by_buffer
-from gdlab.session.run.conditions import NoValue
-from gdlab.session.tensors import Tensor, find_tensor, initial_leaves, read_tensor, tensor_at
+from gdlab.session.run.stop_conditions import NoValue
+from gdlab.session.tensors import SessionTensor, find_tensor, initial_leaves, read_tensor, tensor_at
 from gdlab.study.execution import Execution
-from gdlab.study.targets import Target, Targets
+from gdlab.study.targets import Targets, TensorTarget
 
 Against = Literal["reference", "cpu"]
 _NO_STEP = "a step by dispatches: the last one has changed the parameters"
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class TensorAtDispatch:
     """Hold a tensor as it was after dispatch `dispatch` (−1: after all) of step `step` (0: before the first). `place`
     says it in words, `slice` which plane of more than two axes is drawn."""
 
@@ -58,7 +58,7 @@ class Microscope:
     """Show a tensor under the microscope. `read`: bytes that were read from the device for it; only the summary and the
     window go on from there. `why`: why there is no difference, where one was asked for and none can be."""
 
-    value: Value
+    value: TensorAtDispatch
     window: Window
     read: int
     difference: Difference | None = None
@@ -99,7 +99,7 @@ class Microscope:
 # its value ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Hold a value and its age, as in `Value`; `read`: bytes that were read for it."""
+    """Hold a value and its age, as in `TensorAtDispatch`; `read`: bytes that were read for it."""
 
     data: Array
     step: int
@@ -108,7 +108,7 @@ class Taken:
     read: int
 
 
-def take(execution: Execution, target: Target) -> Taken:
+def take(execution: Execution, target: TensorTarget) -> Taken:
     """Return the newest value of a target; of one without memory of its own the reference's, from what the step began
     with."""
     if target.tensor is None:
@@ -137,19 +137,19 @@ def moment(session: Session) -> tuple[int, int]:
     return session.step_count + (session.position > 0), session.position - 1
 
 
-def value_of(target: Target, taken: Taken, slice: Sequence[int] = ()) -> Value:
+def value_of(target: TensorTarget, taken: Taken, slice: Sequence[int] = ()) -> TensorAtDispatch:
     """Return a value in numbers, with its name and age."""
     shape = target.type.shape
-    return Value(
+    return TensorAtDispatch(
         target.name, target.about, str(target.type), shape, taken.step, taken.dispatch, taken.place,
         tuple(slice) or (0,) * max(0, len(shape) - 2), summarize(taken.data, slice),
     )  # fmt: skip
 
 
-def values_so_far(execution: Execution, targets: Targets) -> list[Value]:
+def values_so_far(execution: Execution, targets: Targets) -> list[TensorAtDispatch]:
     """Return each tensor that is watched, as it lies there or as a finished run left it; then what was looked at, as it
     was. Nothing that hangs on when a run was sampled: the same run tells the same."""
-    runner, found = execution.runner, dict[tuple[str, str], Value]()
+    runner, found = execution.runner, dict[tuple[str, str], TensorAtDispatch]()
     for watched in list(runner.lookout.watches.values()) if runner.state != "running" else ():
         target = targets.find(watched.name)
         with suppress(SessionError):  # it has no value now
@@ -165,21 +165,21 @@ def _ended(execution: Execution) -> bool:
     return not execution.session.under_way and execution.session.step_count >= execution.runner.wanted
 
 
-def _unset(session: Session, tensor: Tensor) -> bool:
+def _unset(session: Session, tensor: SessionTensor) -> bool:
     """Say whether it is the storage of parameters of which some have no value yet."""
     waiting = set(session.unset_parameters)
     whole = (d for d in session.plan().derived_params if d.name == tensor.name)
     return any(name in waiting for d in whole for name, _ in d.sources)
 
 
-def _bytes_read(session: Session, tensor: Tensor) -> int:
+def _bytes_read(session: Session, tensor: SessionTensor) -> int:
     """Return the bytes that a read of the tensor takes: of a part of a buffer, those of all of it."""
     if isinstance(tensor.place, int):
         return tensor.type.size_bytes
     return session.plan().buffers[tensor.place.buffer].nbytes
 
 
-def _by_reference(execution: Execution, target: Target) -> Taken:
+def _by_reference(execution: Execution, target: TensorTarget) -> Taken:
     session = execution.session
     feeds = None if {*session.unset_inputs, *session.unset_parameters} else initial_leaves(session)
     if feeds is None:
@@ -191,7 +191,7 @@ def _by_reference(execution: Execution, target: Target) -> Taken:
 
 
 # the same by another executor -----------------------------------------------------------------------------------------
-def other_value(execution: Execution, target: Target, against: Against) -> Array:
+def other_value(execution: Execution, target: TensorTarget, against: Against) -> Array:
     """Return the same tensor by another executor, from the same inputs and parameters; `SessionError` where they are
     gone."""
     session = execution.session
@@ -216,7 +216,7 @@ def _made_at(execution: Execution) -> int:
     return session.step_count - (not session.under_way and session.step_count > 0)
 
 
-def _reference(execution: Execution, target: Target, feeds: Mapping[str, Array]) -> Array:
+def _reference(execution: Execution, target: TensorTarget, feeds: Mapping[str, Array]) -> Array:
     graph = target.graph
     assert graph is not None  # the caller has looked
     wanted = {n.name for n in (*graph.inputs, *graph.parameters)}
@@ -224,13 +224,13 @@ def _reference(execution: Execution, target: Target, feeds: Mapping[str, Array])
         return evaluate(graph, {name: data for name, data in feeds.items() if name in wanted})[target.node]
 
 
-def _on_cpu(execution: Execution, target: Target, feeds: Mapping[str, Array]) -> Array:
+def _on_cpu(execution: Execution, target: TensorTarget, feeds: Mapping[str, Array]) -> Array:
     with execution.open_on(choose_device("cpu"), feeds) as other:
         other.restore(other.snapshot(), _made_at(execution))
         return _by_dispatches(other, _same_on(other, target))
 
 
-def _same_on(other: Session, target: Target) -> Tensor:
+def _same_on(other: Session, target: TensorTarget) -> SessionTensor:
     """Return the target on another session of the same study: its plan may be another one."""
     if target.at < 0:
         assert target.tensor is not None  # the caller has looked
@@ -241,7 +241,7 @@ def _same_on(other: Session, target: Target) -> Tensor:
     return tensor_at(other, "look", buffer)
 
 
-def _by_dispatches(session: Session, tensor: Tensor) -> Array:
+def _by_dispatches(session: Session, tensor: SessionTensor) -> Array:
     made = session.inspection.each_dispatch(lambda d, results: (d, results))
     writers = tensor.writers([d for d, _ in made])
     if not isinstance(tensor.place, int) or not writers:

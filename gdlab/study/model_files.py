@@ -40,7 +40,7 @@ def open_model(path: str | Path, dims: Mapping[str, int] | None = None) -> Study
         return _open_gguf(Path(path), dims or {})
     if str(path).endswith(".pt2"):
         return _open_pt2(Path(path), dims or {})
-    from gdlab.load.onnx.model import load_onnx
+    from gdlab.load.onnx.onnx_model import load_onnx
     from gdlab.load.safetensors_file import load_safetensors
 
     model, beside = Path(path).with_suffix(".onnx"), Path(path).with_suffix(".safetensors")
@@ -72,14 +72,14 @@ def is_module(thing: object) -> bool:
 def open_module(name: str, module: Any, examples: Sequence[Any], **options: Any) -> Study:
     """Open a live module, exported with these example inputs, as a study with its weights; `options`: those of
     `Study`."""
-    from gdlab.load.pt2.model import load_torch
+    from gdlab.load.pt2.pt2_model import load_torch
 
     model = load_torch(module, *examples, train=bool(options.get("train")))
     return Study(model.graph, name=name, weights=model.weights, notes=model.notes, **options)
 
 
 def _open_pt2(path: Path, dims: Mapping[str, int]) -> Study:
-    from gdlab.load.pt2.model import load_pt2
+    from gdlab.load.pt2.pt2_model import load_pt2
 
     for name, n in dims.items():
         raise ArgumentError("dims", "--dims", f"{name}={n}", f"none: all extents of {path.name} are numbers")
@@ -88,7 +88,7 @@ def _open_pt2(path: Path, dims: Mapping[str, int]) -> Study:
 
 
 def _open_gguf(path: Path, dims: Mapping[str, int]) -> Study:
-    from gdlab.load.gguf.model import load_gguf
+    from gdlab.load.gguf.gguf_model import load_gguf
 
     unknown = [name for name in dims if name != LENGTH]
     if unknown:

@@ -31,7 +31,7 @@ _MOST_DIFFERENCES = 64  # parameters
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ParityCell:
     """Compare one executor at one output: the largest absolute error, the largest distance in float32 steps, and what
     is wrong (empty: within the tolerance; `note`: why nothing was compared). `share`: the largest error as a multiple
     of what is allowed there."""
@@ -55,7 +55,7 @@ class CheckRow:
 
     what: str
     type: str
-    cells: Mapping[str, Cell]
+    cells: Mapping[str, ParityCell]
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def check_execution(
     whats = _whats(pipeline)
     targets = dict(zip(whats, written.output_ids, strict=training))  # gradients alone are none of a study to read
     types = {what: str(written.nodes[id].type) for what, id in targets.items()}
-    cells: dict[str, dict[str, Cell]] = {what: {} for what in whats}
+    cells: dict[str, dict[str, ParityCell]] = {what: {} for what in whats}
     first: dict[str, str] = {}
     places: dict[str, str] = {}
     notes: list[str] = []
@@ -229,7 +229,7 @@ def _results_of(session: Session, whats: Sequence[str]) -> dict[str, Array]:
 
 
 # one comparison -------------------------------------------------------------------------------------------------------
-def cell_of(got: Any, want: Array, scale: Array, rtol: float) -> Cell:
+def cell_of(got: Any, want: Array, scale: Array, rtol: float) -> ParityCell:
     """Measure how far `got` is from the reference; more than 8.2 of the specification allows is a problem."""
     got = np.asarray(got, np.float64).reshape(want.shape)
     problem = compare(got, want, scale, rtol) or ""
@@ -245,7 +245,7 @@ def cell_of(got: Any, want: Array, scale: Array, rtol: float) -> Cell:
         share = float("inf")
     elif not problem:  # below the smallest normal number an error counts as 0
         share = min(share, 1.0)
-    return Cell(float(off[finite].max(initial=0.0)), float(steps[finite].max(initial=0.0)), problem, share=share)
+    return ParityCell(float(off[finite].max(initial=0.0)), float(steps[finite].max(initial=0.0)), problem, share=share)
 
 
 def rewrite_tolerance(reports: Sequence[OptimizeReport]) -> float:
@@ -299,7 +299,7 @@ def node_words(graph: Graph, node: Node) -> str:
 
 
 # gradients against differences ----------------------------------------------------------------------------------------
-def differences(graph: Graph, feeds: Mapping[str, Any], gradients: Mapping[str, Array]) -> dict[str, Cell]:
+def differences(graph: Graph, feeds: Mapping[str, Any], gradients: Mapping[str, Array]) -> dict[str, ParityCell]:
     """Compare for each parameter Σ gradient · d with (L(p + h d) − L(p − h d)) / 2h in float64, d = ± max(1, |p|) at
     random.
 
@@ -307,10 +307,10 @@ def differences(graph: Graph, feeds: Mapping[str, Any], gradients: Mapping[str, 
     """
     stops = sorted(ops_that(lambda op: op.no_grad == "stops", graph))
     if stops:
-        return {name: Cell(note=stops[0]) for name in gradients}
+        return {name: ParityCell(note=stops[0]) for name in gradients}
     values = evaluate(graph, feeds)
     rng = np.random.default_rng(0)
-    found: dict[str, Cell] = {}
+    found: dict[str, ParityCell] = {}
     for node in graph.parameters:
         if node.name not in gradients or node.type.dtype is not f32:
             continue
@@ -321,18 +321,18 @@ def differences(graph: Graph, feeds: Mapping[str, Any], gradients: Mapping[str, 
     return found
 
 
-def _difference(graph: Graph, values: Mapping[int, Array], node: Node, way: Array, want: float) -> Cell:
+def _difference(graph: Graph, values: Mapping[int, Array], node: Node, way: Array, want: float) -> ParityCell:
     loss = float(values[graph.output_ids[0]].reshape(-1)[0])
     up, down = (_loss_at(graph, values, node.id, values[node.id] + sign * _STEP * way) for sign in (1, -1))
     got = (up - down) / (2 * _STEP)
     if not np.isfinite([got, want]).all():
-        return Cell(note="not finite")
+        return ParityCell(note="not finite")
     bend = abs(up - 2 * loss + down) / _STEP
     allowed = _SLOPE * (1 + abs(want)) + 1e-15 * abs(loss) / _STEP
     if abs(got - want) > allowed and bend > allowed:
-        return Cell(note="kink")
+        return ParityCell(note="kink")
     problem = f"{sig(want, 6)} by the gradient, {sig(got, 6)} by differences" if abs(got - want) > allowed else ""
-    return Cell(abs(got - want), 0.0, problem, share=abs(got - want) / allowed)
+    return ParityCell(abs(got - want), 0.0, problem, share=abs(got - want) / allowed)
 
 
 def _loss_at(graph: Graph, values: Mapping[int, Array], id: int, moved: Array) -> float:

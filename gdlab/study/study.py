@@ -24,7 +24,7 @@ from gdlab.compiled import CompiledGraph
 from gdlab.devices.base import Device
 from gdlab.graph import Graph, Value, shown_names
 from gdlab.op import Safety
-from gdlab.plan.records import ExecutionPlan, Missed
+from gdlab.plan.records import ExecutionPlan, MissedFusion
 from gdlab.plan.target import CompileOptions
 from gdlab.rewrite import OptimizeReport
 from gdlab.rewrite.explain.report import LIMITS
@@ -40,7 +40,7 @@ from gdlab.study.microscope import Against, Microscope
 from gdlab.study.node_values import NodeValues
 from gdlab.study.parity import Check
 from gdlab.study.targets import Targets
-from gdlab.study.variants import Figures, StepTime, Variants, figures_of
+from gdlab.study.variants import StepTime, VariantFigures, Variants, figures_of
 
 _DEFAULT = CompileOptions()
 
@@ -188,7 +188,7 @@ class Study:
         return self.execution.plan
 
     @property
-    def missed(self) -> tuple[Missed, ...]:
+    def missed(self) -> tuple[MissedFusion, ...]:
         """Return the plan-level fusions that were not made, with reasons."""
         return self.plan.missed
 
@@ -311,7 +311,7 @@ class Study:
         the same options before is not made again."""
         return self.variants.add(name, _options(disable, only, enable, allow), compile, device)
 
-    def figures(self) -> Figures:
+    def figures(self) -> VariantFigures:
         """Return the figures of this study alone: its row of `compare`."""
         return figures_of(self)
 

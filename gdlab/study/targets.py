@@ -17,7 +17,7 @@ from gdlab.op.storage import trained_parameters
 from gdlab.session import PipelineStage
 from gdlab.session.tensors import (
     GRADIENT,
-    Tensor,
+    SessionTensor,
     dispatch_of,
     find_tensor,
     node_of,
@@ -33,7 +33,7 @@ _SHOWN = "nothing that runs: its graph is shown alone"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TensorTarget:
     """A tensor to look at: `tensor` is where it lies, None where it has no memory of its own (`went`: into what). Node
     `node` of `graph` is its value by the reference (None: it has none), `at` the node of the compiled graph (−1: as
     the tensor's name says)."""
@@ -41,7 +41,7 @@ class Target:
     name: str
     about: str
     type: TensorType
-    tensor: Tensor | None
+    tensor: SessionTensor | None
     graph: Graph | None = None
     node: int = -1
     at: int = -1
@@ -57,7 +57,7 @@ class Targets:
     stages: Callable[[], Sequence[PipelineStage]]
     select: Callable[[str], Iterable[str]]
 
-    def find(self, name: str) -> Target:
+    def find(self, name: str) -> TensorTarget:
         """Return the tensor that a name, `%7`, or an entity of the document means; a name goes before an entity."""
         session = self.execution.session
         if not isinstance(name, str):
@@ -90,7 +90,7 @@ class Targets:
             raise ArgumentError("run_to", "entity", what, "one that a dispatch belongs to")
         return min(dispatches)
 
-    def _named(self, name: str) -> Target:
+    def _named(self, name: str) -> TensorTarget:
         session = self.execution.session
         base = name.removesuffix(GRADIENT)
         if name != base and base in session.param_names():
@@ -101,15 +101,15 @@ class Targets:
         id = parameters[name] if name in parameters else node_of(session, "look", name)
         return self._of_written(id)
 
-    def _of_gradient(self, parameter: str) -> Target:
+    def _of_gradient(self, parameter: str) -> TensorTarget:
         pipeline = self.execution.pipeline
         tensor = find_tensor(self.execution.session, "look", parameter + GRADIENT)
         derivative = pipeline.stage("derivative:written")
         trained = [name for _, name in trained_parameters(pipeline.graph)]
         node = derivative.autodiff_report.gradients[trained.index(parameter)]
-        return Target(tensor.name, f"interval:{_buffer(tensor)}", tensor.type, tensor, derivative.graph, node)
+        return TensorTarget(tensor.name, f"interval:{_buffer(tensor)}", tensor.type, tensor, derivative.graph, node)
 
-    def _of_written(self, id: int) -> Target:
+    def _of_written(self, id: int) -> TensorTarget:
         graph, session = self.execution.pipeline.graph, self.execution.session
         node, went, tensor = graph.nodes[id], "", None
         about = self.execution.pipeline.entity("written", id)
@@ -118,9 +118,9 @@ class Targets:
             tensor = find_tensor(session, "look", name)
         except ArgumentError as error:
             went = str(error.given).partition(", which went into ")[2]
-        return Target(name, about, node.type, tensor, graph, id, went=went)
+        return TensorTarget(name, about, node.type, tensor, graph, id, went=went)
 
-    def _of_stage(self, entity: str, number: int, id: int, port: int = -1) -> Target:
+    def _of_stage(self, entity: str, number: int, id: int, port: int = -1) -> TensorTarget:
         """Return a node of any stage, or the source of an edge into it: where the pipeline carried it to."""
         stages, pipeline = self.stages(), self.execution.pipeline
         graph = stages[number].graph if number < len(stages) else Graph()
@@ -134,7 +134,7 @@ class Targets:
             return self._of_shown(stage, number, id)
         return self._of_compiled(number, graph, id, pipeline.image(stage.key, id))
 
-    def _of_compiled(self, number: int, graph: Graph, id: int, at: int | None) -> Target:
+    def _of_compiled(self, number: int, graph: Graph, id: int, at: int | None) -> TensorTarget:
         """Return a node of the graph of a stage whose value node `at` of the compiled graph has."""
         session, node = self.execution.session, graph.nodes[id]
         plan, went, tensor = session.plan(), "", None
@@ -150,7 +150,7 @@ class Targets:
             went = f"dispatch {dispatch} ({plan.dispatches[dispatch].label})" if dispatch >= 0 else went
         place = -1 if at is None else at
         name = self._name_of(node, at) or f"%{id}"
-        return Target(name, f"node:{number}.{id}", node.type, tensor, graph, id, place, went)
+        return TensorTarget(name, f"node:{number}.{id}", node.type, tensor, graph, id, place, went)
 
     def _name_of(self, node: Node, at: int | None) -> str:
         """Return the name of a node of a later stage, whose value the node `at` of the compiled graph has: that of the
@@ -159,7 +159,7 @@ class Targets:
         alike = [n.id for n in nodes.written if n.name == node.name and nodes.place.get(n.id, -1) == at]
         return shown_names(nodes.written)[alike[-1]] if alike and at is not None else node.name
 
-    def _of_shown(self, stage: PipelineStage, number: int, id: int) -> Target:
+    def _of_shown(self, stage: PipelineStage, number: int, id: int) -> TensorTarget:
         """Return a node of a graph that is shown and not run: the reference has its value."""
         if stage.key == "derivative:written":
             gradients, written = stage.autodiff_report.gradients, self.execution.pipeline.graph
@@ -169,25 +169,25 @@ class Targets:
                 return self._of_gradient(trained_parameters(written)[gradients.index(id)][1])
         node = stage.graph.nodes[id]
         about = f"node:{number}.{id}"
-        return Target(node.name or f"%{id}", about, node.type, None, stage.graph, id, went=_SHOWN)
+        return TensorTarget(node.name or f"%{id}", about, node.type, None, stage.graph, id, went=_SHOWN)
 
-    def _of_buffer(self, buffer: int) -> Target:
+    def _of_buffer(self, buffer: int) -> TensorTarget:
         session = self.execution.session
         tensor, plan = tensor_at(session, "look", buffer), session.plan()
         nodes = plan.buffers[buffer].nodes if buffer < len(plan.buffers) else ()
         size = tensor.type.num_elements
         at = next((i for i in reversed(nodes) if plan.graph.nodes[i].type.num_elements == size), -1)
         graph = plan.graph if at >= 0 else None
-        return Target(tensor.name, f"interval:{buffer}", tensor.type, tensor, graph, at, at)
+        return TensorTarget(tensor.name, f"interval:{buffer}", tensor.type, tensor, graph, at, at)
 
-    def _of_dispatch(self, number: int) -> Target:
+    def _of_dispatch(self, number: int) -> TensorTarget:
         dispatches = self.execution.session.step_dispatches()
         if number >= len(dispatches):
             wanted = f"0 … {len(dispatches) - 1}: a step has {len(dispatches)}"
             raise ArgumentError("look", "dispatch", str(number), wanted)
         return self._of_buffer(dispatches[number].output)
 
-    def _of_selected(self, entity: str) -> Target:
+    def _of_selected(self, entity: str) -> TensorTarget:
         """Return what another entity ends in: the value of a line, the node of a rewrite, the result of a kernel."""
         pipeline = self.execution.pipeline
         stage = pipeline.position("written" if entity.startswith("line:") else pipeline.compiled.key)
@@ -203,5 +203,5 @@ class Targets:
         return [int(each.removeprefix(prefix)) for each in self.select(entity) if each.startswith(prefix)]
 
 
-def _buffer(tensor: Tensor) -> int:
+def _buffer(tensor: SessionTensor) -> int:
     return tensor.place if isinstance(tensor.place, int) else tensor.place.buffer

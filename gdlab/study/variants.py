@@ -45,7 +45,7 @@ class StepTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class VariantFigures:
     """Hold one row of the comparison: counts of the compiled graph and of a step, the bytes that it moves, its peak
     (alive at once) and memory (allocated); `step` where it was measured."""
 
@@ -82,13 +82,13 @@ class Compared(Protocol):
 S = TypeVar("S", bound=Compared)
 
 
-def figures_of(study: Compared, recipe: Recipe | None = None) -> Figures:
+def figures_of(study: Compared, recipe: Recipe | None = None) -> VariantFigures:
     """Return the figures of one study: its row of the comparison. `recipe`: the update behind its plan, if it is not
     that of its own session."""
     step, pipeline = study.execution.totals(recipe), study.execution.pipeline
     counts = len(pipeline.compiled.graph), pipeline.rewrites, step.dispatches, step.groups
     sizes = step.bytes_moved, step.peak_bytes, step.physical_bytes
-    return Figures(study.execution.name, *counts, *sizes, study.step_time)
+    return VariantFigures(study.execution.name, *counts, *sizes, study.step_time)
 
 
 class Variants(Mapping[str, S]):
@@ -144,7 +144,7 @@ class Variants(Mapping[str, S]):
         self._execution.rev += 1
         return made
 
-    def figures(self, base: S) -> list[Figures]:
+    def figures(self, base: S) -> list[VariantFigures]:
         """Return the figures of the base study and of each variant, all with the update of the base study."""
         return [figures_of(base), *(figures_of(each, self._execution.recipe) for each in self.values())]
 

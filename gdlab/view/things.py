@@ -20,7 +20,7 @@ from gdlab.session.stages import WRITTEN, WRITTEN_DERIVATIVE
 from gdlab.study.study import Study
 from gdlab.view.document.compiled import compiled_document
 from gdlab.view.document.document import Document, load_doc
-from gdlab.view.document.make import Draft, graph_doc, graph_summary, run_json
+from gdlab.view.document.make import DocumentDraft, graph_doc, graph_summary, run_json
 from gdlab.view.document.sweeps import sweep_doc
 from gdlab.view.document.tape_document import tape_doc
 
@@ -70,7 +70,7 @@ def titled(document: Document, title: str) -> Document:
 
 def plan_doc(plan: ExecutionPlan, name: str, session: Session | None = None) -> Document:
     """The compiled graph with its plan, and what its session did so far."""
-    draft = Draft(plan.graph, name, plan.mode == "training", {})
+    draft = DocumentDraft(plan.graph, name, plan.mode == "training", {})
     draft.compile(plan, WRITTEN.key, session)
     counts = plural(len(plan.dispatches), "dispatch"), plural(len(plan.groups), "group")
     summary = f"{graph_summary(plan.graph, name)}; plan: {', '.join(counts)}, {nbytes(plan.memory.physical_bytes)}"
@@ -83,7 +83,7 @@ def plan_doc(plan: ExecutionPlan, name: str, session: Session | None = None) -> 
 def gradient_doc(study: Study, wrt: tuple[str, ...] = (), optimized: bool = False) -> Document:
     """The written graph and one derivative of it: of the graph as written, or (`optimized`) the one that training
     runs, differentiated after fusion."""
-    draft = Draft(study.graph, study.name, True, study.source)
+    draft = DocumentDraft(study.graph, study.name, True, study.source)
     if optimized:
         draft.add(study.stage("optimized"))
         draft.add(replace(study.stage("derivative"), title="Derivative, after fusion"))

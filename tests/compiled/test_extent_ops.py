@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from bucketing import (
-    Case,
+    BucketCase,
     cases_of,
     cut,
     dead,
@@ -40,7 +40,7 @@ def test_an_op_of_the_active_entries_or_a_refusal(op: Op) -> None:
     assert (kept == 0) == (op.name in ALWAYS_REFUSED)
 
 
-def failure(case: Case) -> str | None:
+def failure(case: BucketCase) -> str | None:
     """What is wrong in a case, `""` where nothing is, None where it is refused."""
     bounded = try_bounded(case)
     if bounded is None:
@@ -110,7 +110,7 @@ def test_a_body_that_reads_an_extent_is_refused() -> None:
 
     op = fused(label="", samples=(Sample((4, 3)),))(shares)
     try:
-        rows, columns = (Case(op, op.samples[0], ((Tag(axis),),), extent) for axis, extent in ((0, 4), (1, 3)))
+        rows, columns = (BucketCase(op, op.samples[0], ((Tag(axis),),), extent) for axis, extent in ((0, 4), (1, 3)))
         assert failure(rows) is None
         assert failure(columns) == ""
     finally:

@@ -118,9 +118,9 @@ def test_the_calls_of_an_expression_say_what_the_expression_says(text: str) -> N
 
 
 def _number(value: float) -> Any:
-    from gdlab.devices.cpu.chain_calls import Number
+    from gdlab.devices.cpu.chain_calls import ScalarLiteral
 
-    return Number(np.float32(value))
+    return ScalarLiteral(np.float32(value))
 
 
 @pytest.mark.parametrize("text", ["frob(x)", "x if x else y", "x ** 2", "x <", "x and y", "z + 1.0"])

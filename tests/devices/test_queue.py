@@ -16,8 +16,8 @@ import gdlab
 from gdlab import ops
 from gdlab.base.errors import SessionError
 from gdlab.devices.base import BufferCopy, Clear, Copy, owner
+from gdlab.devices.buffer_pool import Pool, size_class
 from gdlab.devices.cpu.cpu_queue import CpuQueue
-from gdlab.devices.pool import Pool, size_class
 from gdlab.devices.wgpu import wgpu_device
 from gdlab.devices.wgpu import wgpu_queue as room
 from gdlab.devices.wgpu.wgpu_queue import FIRST_PART, PART_BYTES, WgpuQueue

@@ -39,12 +39,12 @@ from wgpu_plans import (
 from gdlab.base.errors import ArgumentError, DeviceUnavailableError
 from gdlab.base.threads import Job, wait_for
 from gdlab.base.types import u32
-from gdlab.devices.base import IN_FLIGHT, Counters, owner
+from gdlab.devices.base import IN_FLIGHT, QueueCounters, owner
 from gdlab.devices.wgpu import wgpu_device as room
 from gdlab.devices.wgpu.readback import Mapped
 from gdlab.devices.wgpu.wgpu_device import RAW, WgpuProgram
 from gdlab.devices.wgpu.wgpu_queue import PART_BYTES
-from gdlab.plan.records import Buffer
+from gdlab.plan.records import PlanBuffer
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_big_tensors_go_up_and_down_in_pieces(load: Load) -> None:
 
 
 def test_integers_keep_their_dtype_and_shape(load: Load) -> None:
-    buffer = Buffer(0, 24, u32, (2, 3), "input", "labels", ())
+    buffer = PlanBuffer(0, 24, u32, (2, 3), "input", "labels", ())
     program = load(make_plan([buffer], []))
     labels = np.array([[1, 2, 3], [4, 5, 2**32 - 1]], np.uint32)
     on_owner(program.upload, 0, labels)
@@ -160,7 +160,7 @@ def test_loading_leaves_zeros_although_it_ran_the_kernels(load: Load) -> None:
     program = load(counting())
     assert [on_owner(program.download, b).tolist() for b in (0, 1)] == [[0.0], [0.0]]
     c = program.counters
-    assert c == Counters(readbacks=2, readback_bytes=8, buffers_created=c.buffers_created, bindings_created=2,
+    assert c == QueueCounters(readbacks=2, readback_bytes=8, buffers_created=c.buffers_created, bindings_created=2,
                          pipelines_created=c.pipelines_created)  # fmt: skip
 
 

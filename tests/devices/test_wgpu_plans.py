@@ -30,7 +30,7 @@ from gdlab.devices.base import Bound
 from gdlab.devices.wgpu import wgpu_device as room
 from gdlab.devices.wgpu.wgpu_device import WgpuProgram
 from gdlab.plan.dispatch import Result
-from gdlab.plan.records import Buffer, ExecutionPlan, Slot, Update
+from gdlab.plan.records import ExecutionPlan, PlanBuffer, Slot, Update
 from gdlab.plan.target import Limits, Target
 
 
@@ -42,7 +42,7 @@ def load() -> Iterator[Load]:
 
 
 # updates --------------------------------------------------------------------------------------------------------------
-def momentum(m: Buffer | None = None) -> Update:
+def momentum(m: PlanBuffer | None = None) -> Update:
     m = m or tensor(2, "m", 64, "state")
     one = dispatch(0, "momentum", "0", 1, "1 2", scalars=("lr",))
     return Update("adam", (one,), (m,), ((1, 2, 2),))

@@ -18,7 +18,7 @@ from gdlab.plan import compile
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import Target
 from gdlab.plan.update import Recipe, update_of
-from gdlab.session.optimizer import Optimizer, scalars
+from gdlab.session.update_settings import Optimizer, scalars
 
 NETWORKS = {"mlp": networks.mlp, "transformer": networks.transformer}
 

@@ -23,7 +23,7 @@ from machine import needs
 from places import REPO
 
 from gdlab.base.errors import ArgumentError, DistributedUnavailableError, EngineLostError, SessionError
-from gdlab.distributed import Cluster, calibrate, cluster, clusters, feeds, run
+from gdlab.distributed import Cluster, calibrate, cluster, clusters, engine_feeds, run
 from gdlab.distributed.engine import take_device
 from gdlab.distributed.meeting import to_f16
 from gdlab.distributed.run_record import DistributedRun
@@ -177,7 +177,7 @@ def test_a_loader_goes_to_every_host_once() -> None:
 
     engines = [SimpleNamespace(host=host, id=id) for id, host in enumerate("aabb")]
     far = SimpleNamespace(engines=engines, client={id: There(id) for id in range(4)})
-    placed = run._placed(far, feeds.to_send(loader(4)))  # type: ignore[arg-type]
+    placed = run._placed(far, engine_feeds.to_send(loader(4)))  # type: ignore[arg-type]
     assert sorted(kept) == [(0, ["x", "y"]), (2, ["x", "y"])]
     assert placed.loader == ({"a": "folder0", "b": "folder2"}, 8)
 
@@ -238,7 +238,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(two: Cluster, monkeypatc
         study.run(5, feed=lambda a, b: {}, init=0, on=two)
     with pytest.raises(ArgumentError, match='wanted a number of steps, or seconds such as "30s"'):
         study.run(5, feed=BATCHES, on=two, save_every="soon")
-    monkeypatch.setattr("gdlab.distributed.feeds.MOST_BYTES", 1000)
+    monkeypatch.setattr("gdlab.distributed.engine_feeds.MOST_BYTES", 1000)
     with pytest.raises(ArgumentError, match="give a feed that loads on the engine"):
         study.run(5, feed=loader(4), on=two)
     described = [clusters.Description(0, "a", 1, clusters.remote.versions(), (), 1, 0)]

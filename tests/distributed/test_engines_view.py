@@ -12,7 +12,7 @@ from documents import checked
 from engines import as_if_run
 
 from gdlab.distributed.allreduce import allreduce_of, keep_prediction
-from gdlab.distributed.part import Report
+from gdlab.distributed.part import EngineReport
 from gdlab.distributed.run import _heard
 from gdlab.distributed.run_record import engines_run_of
 from gdlab.distributed.scaling import Scaling
@@ -119,7 +119,7 @@ def test_an_engine_is_late_above_one_and_a_half_times_the_median(study: Study) -
 
     def late(*medians: float, losses: int = 20) -> list[bool]:
         record.rows = [replace(record.rows[0], late=False) for _ in medians]
-        told = [asdict(Report(median=median, losses=losses)) for median in medians]
+        told = [asdict(EngineReport(median=median, losses=losses)) for median in medians]
         _heard(record, [{"report": each, "first": 0, "losses": []} for each in told])
         return [row.late for row in record.rows]
 

@@ -14,7 +14,7 @@ import gdlab as gd
 from gdlab.autodiff import differentiate
 from gdlab.base.errors import ArgumentError, DTypeError, GraphError
 from gdlab.eager import Adam, EagerSession, Momentum, Sgd
-from gdlab.models import encoder
+from gdlab.models.encoder_block import BlockConfig, BlockNames, encoder_block
 from gdlab.op.reference import evaluate
 from gdlab.plan import CompileOptions
 from gdlab.session import SessionConfig, build
@@ -74,8 +74,8 @@ def test_random_programs_in_float64_are_the_reference(seed: int) -> None:
 def test_a_transformer_block_runs_on_a_tape_as_in_its_study() -> None:
     def build() -> Any:
         x = gd.input("x", (6, 8))
-        names = encoder.BlockNames(("n1", "n2"), "out", ("up", "down"), packed="qkv")
-        return encoder.encoder_block(x, "block", encoder.BlockConfig(8, 2, 16, names), 2)
+        names = BlockNames(("n1", "n2"), "out", ("up", "down"), packed="qkv")
+        return encoder_block(x, "block", BlockConfig(8, 2, 16, names), 2)
 
     x = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
     with closing(EagerSession(device="cpu", seed=5)) as s:

@@ -11,7 +11,7 @@ import pytest
 
 from gdlab.base.errors import ArgumentError, CheckpointError, EagerError, SessionError
 from gdlab.eager import Adadelta, AdaGrad, Adam, AdamW, EagerSession, LaProp, Momentum, RmsProp, Sgd
-from gdlab.session.optimizer import Optimizer
+from gdlab.session.update_settings import Optimizer
 
 GOLDEN = {
     "sgd": (Sgd(0.1), 0.95, 0.975), "adam": (Adam(0.1), 0.900000002, 0.873366299),

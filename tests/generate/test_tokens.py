@@ -20,7 +20,7 @@ from pretrained_folders import CASES, TOKENS, folder_of, ids_of, judged
 import gdlab as gd
 from gdlab.compiled import CompiledGraph
 from gdlab.generate import generate, sequence, tokens
-from gdlab.generate.plans import Plans, bucket
+from gdlab.generate.weight_plans import Plans, bucket
 
 RNG = np.random.default_rng(25)
 PROMPTS = [RNG.integers(0, 61, n).tolist() for n in (1, 7, 8, 9, 63)]

@@ -148,7 +148,7 @@ def browser() -> Iterator[Browser]:
 
 @dataclass  # without slots: Playwright hangs its wrappers on the object
 class Watch:
-    """What a page did that no page may do."""
+    """Collect what no page may do: errors, requests to other hosts, long tasks."""
 
     faults: list[str] = field(default_factory=list)
     allowed: list[re.Pattern[str]] = field(default_factory=list)

@@ -17,7 +17,7 @@ from gdlab.base.types import Array, u32
 from gdlab.compiled import EXTENT, ExtentReport, bounded, bounded_with_gradients
 from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY, Cut, Leaf, Op, Sample, Tag
-from gdlab.op.follow import Setting, State, follow
+from gdlab.op.follow import Setting, ValueFacts, follow
 from gdlab.op.reference import evaluate
 
 MOST = 1000  # elements of an operand: wider rows say nothing new here
@@ -47,7 +47,7 @@ def poisoned(array: Array, tags: Sequence[Tag], upper: int, actual: int) -> Arra
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class BucketCase:
     """An op on operands, one or two of which have a bucket axis; compared by identity, so that answers are kept."""
 
     op: Op
@@ -64,7 +64,7 @@ def samples_of(op: Op) -> list[Sample]:
     return fitting or list(op.samples[:1])
 
 
-def cases_of(op: Op) -> Iterator[Case]:
+def cases_of(op: Op) -> Iterator[BucketCase]:
     """Every axis alone; as several neighbours per entry, and inside another axis; and every two of equal extent."""
     for sample in samples_of(op):
         places = [(i, axis) for i, shape in enumerate(sample.shapes) for axis in range(len(shape))]
@@ -72,12 +72,12 @@ def cases_of(op: Op) -> Iterator[Case]:
         for i, axis in places:
             extent = sample.shapes[i][axis]
             for tag in tags_of(axis, extent):
-                yield Case(op, sample, _by_operand(sample, {i: (tag,)}), extent // (tag.outer * tag.inner))
+                yield BucketCase(op, sample, _by_operand(sample, {i: (tag,)}), extent // (tag.outer * tag.inner))
         for (i, a), (j, b) in itertools.combinations(places, 2):
             extent = sample.shapes[i][a]
             if extent == sample.shapes[j][b] > 1:
                 found = {i: (Tag(a), Tag(b))} if i == j else {i: (Tag(a),), j: (Tag(b),)}
-                yield Case(op, sample, _by_operand(sample, found), extent)
+                yield BucketCase(op, sample, _by_operand(sample, found), extent)
 
 
 def tags_of(axis: int, extent: int) -> list[Tag]:
@@ -101,7 +101,7 @@ class Built:
     node: int
 
 
-def build(case: Case, tags: Sequence[Tag] = ()) -> Built:
+def build(case: BucketCase, tags: Sequence[Tag] = ()) -> Built:
     """A bucket axis inside another one is made by a reshape of an input; where `tags`, those of the result, have one,
     a reshape takes it apart again."""
     axes: dict[str, tuple[int, ...]] = {}
@@ -126,11 +126,11 @@ def apart(shape: Sequence[int], tag: Tag) -> tuple[int, ...]:
 
 
 @lru_cache(4)
-def arrays_of(case: Case) -> list[Array]:
+def arrays_of(case: BucketCase) -> list[Array]:
     return case.sample.arrays(seed=1)
 
 
-def run_bounded(case: Case, built: Built, made: Graph, actual: int) -> Array:
+def run_bounded(case: BucketCase, built: Built, made: Graph, actual: int) -> Array:
     """The output of the bounded graph, with NaN in the padding."""
     feeds = {f"x{i}": poisoned(a, case.tags[i], case.upper, actual) for i, a in enumerate(arrays_of(case))}
     values = evaluate(made, {EXTENT: [actual], **feeds})
@@ -138,8 +138,8 @@ def run_bounded(case: Case, built: Built, made: Graph, actual: int) -> Array:
 
 
 # of the active extent -------------------------------------------------------------------------------------------------
-def expected(case: Case, actual: int, tags: Sequence[Tag], shape: Sequence[int]) -> Array:
-    """What the op gives of the active entries; of operands without a bucket axis as few axes are cut as make it fit."""
+def expected(case: BucketCase, actual: int, tags: Sequence[Tag], shape: Sequence[int]) -> Array:
+    """The op's result of the active entries; of operands without a bucket axis as few axes are cut as make it fit."""
     small = [cut(a, case.tags[i], case.upper, actual) for i, a in enumerate(arrays_of(case))]
     wanted = np.empty(shape, bool)
     wanted = cut(wanted, tags, case.upper, actual)
@@ -153,12 +153,12 @@ def expected(case: Case, actual: int, tags: Sequence[Tag], shape: Sequence[int])
 
 
 @lru_cache(4)
-def verdict_of(case: Case) -> tuple[tuple[tuple[Tag, ...], ...], tuple[Tag, ...]]:
+def verdict_of(case: BucketCase) -> tuple[tuple[tuple[Tag, ...], ...], tuple[Tag, ...]]:
     """The bucket axes of the operands, those that others impose on them among them, and those of the result."""
     node = (graph := build(case).graph).nodes[-1]
     types, shapes = [graph.node(i).type for i in node.inputs], case.sample.shapes
     if not case.op.broadcasts:
-        verdict, state = follow(case.op, types, [State(tags) for tags in case.tags], node, Setting(case.upper))
+        verdict, state = follow(case.op, types, [ValueFacts(tags) for tags in case.tags], node, Setting(case.upper))
         return verdict.operands, state.tags
     pairs = zip(shapes, case.tags, strict=True)
     found = {tag.on(tag.axis - len(shape)) for shape, tags in pairs for tag in tags}
@@ -169,7 +169,7 @@ def verdict_of(case: Case) -> tuple[tuple[tuple[Tag, ...], ...], tuple[Tag, ...]
     return tuple(map(on, shapes)), on(node.type.shape)
 
 
-def _value(case: Case, arrays: list[Array], shape: tuple[int, ...]) -> Array | None:
+def _value(case: BucketCase, arrays: list[Array], shape: tuple[int, ...]) -> Array | None:
     try:
         with np.errstate(all="ignore"):
             found = case.op.reference(arrays, _attrs(case, arrays, shape))
@@ -178,7 +178,7 @@ def _value(case: Case, arrays: list[Array], shape: tuple[int, ...]) -> Array | N
     return found if found.shape == shape else None
 
 
-def _attrs(case: Case, arrays: Sequence[Array], shape: tuple[int, ...]) -> dict[str, Any]:
+def _attrs(case: BucketCase, arrays: Sequence[Array], shape: tuple[int, ...]) -> dict[str, Any]:
     """The attributes of the smaller op: extents that they name follow the operands and the result."""
     attrs = dict(stored(case))
     before = case.sample.shapes[0] if case.sample.shapes else ()
@@ -196,13 +196,13 @@ def _attrs(case: Case, arrays: Sequence[Array], shape: tuple[int, ...]) -> dict[
 
 
 @lru_cache(4)
-def stored(case: Case) -> dict[str, Any]:
+def stored(case: BucketCase) -> dict[str, Any]:
     """The attributes as the node has them."""
-    node = build(Case(case.op, case.sample, tuple(() for _ in case.sample.shapes), case.upper)).graph.nodes[-1]
+    node = build(BucketCase(case.op, case.sample, tuple(() for _ in case.sample.shapes), case.upper)).graph.nodes[-1]
     return dict(node.attrs)
 
 
-def try_bounded(case: Case) -> tuple[Built, Graph, ExtentReport] | None:
+def try_bounded(case: BucketCase) -> tuple[Built, Graph, ExtentReport] | None:
     """The bounded graph, or None where it is refused."""
     try:
         built = build(case, verdict_of(case)[1])
@@ -218,7 +218,7 @@ def working_ops() -> list[Op]:
 
 
 def dead(shape: Sequence[int], tags: Sequence[Tag], upper: int, actual: int) -> Array:
-    """Where a result lies behind the active entries."""
+    """The mask of a result's elements behind the active entries."""
     live = np.ones(shape, bool)
     for tag in tags:
         behind = np.setdiff1d(np.arange(shape[tag.axis]), active(tag, upper, actual))
@@ -235,7 +235,7 @@ OF_NOTHING = {
 }  # fmt: skip
 
 
-def of_nothing(case: Case, tags_of_operands: Sequence[Sequence[Tag]]) -> Array | float:
+def of_nothing(case: BucketCase, tags_of_operands: Sequence[Sequence[Tag]]) -> Array | float:
     """An untagged result where no entry is active."""
     if case.op.name == "cross_entropy_loss":  # no rows, or rows of no class
         return np.nan if any(tag.axis == 0 for tags in tags_of_operands for tag in tags) else 0.0
@@ -250,7 +250,7 @@ def of_nothing(case: Case, tags_of_operands: Sequence[Sequence[Tag]]) -> Array |
 
 # gradients ------------------------------------------------------------------------------------------------------------
 def wired(
-    case: Case, shapes: Sequence[Sequence[int]], attrs: Mapping[str, Any]
+    case: BucketCase, shapes: Sequence[Sequence[int]], attrs: Mapping[str, Any]
 ) -> tuple[Graph, dict[str, tuple[int, ...]], list[Value], tuple[int, ...]]:
     """Σ cotangent · op(x0, x1, …): the graph, its bucket axes, the f32 operands and the shape of the cotangent `c`."""
     with Graph() as g:
@@ -262,8 +262,8 @@ def wired(
     return g, axes, [x for x in operands if x.type.dtype is not u32], y.shape
 
 
-def gradient_failure(case: Case, actual: int) -> str | None:
-    """What is wrong with the loss or a gradient, `""` where nothing is, None where the case is refused."""
+def gradient_failure(case: BucketCase, actual: int) -> str | None:
+    """The defect of the loss or a gradient, `""` where nothing is, None where the case is refused."""
     arrays = arrays_of(case)
     try:
         imposed, tags = verdict_of(case)
@@ -302,7 +302,7 @@ def _outputs(graph: Graph, feeds: Mapping[str, Any]) -> list[Array]:
 
 
 __all__ = [
-    "Case",
+    "BucketCase",
     "cases_of",
     "cut",
     "dead",

@@ -1,4 +1,4 @@
-"""What tests do with documents: `checked(doc)` holds each to its rules, `brute(doc, entity)` selects the slow way."""
+"""Help tests with documents: `checked(doc)` holds each to its rules, `brute(doc, entity)` selects the slow way."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def validator() -> Any:
 
 
 def plan_holds(document: Document) -> None:
-    """What a reader of a plan may assert (view.md 2.3), said again without the code of `check`."""
+    """Assert of a plan all that its reader may rely on (view.md 2.3), without the code of `check`."""
     intervals, dispatches = list(document.plan("intervals")), list(document.plan("dispatches"))
     written = {i for i, interval in enumerate(intervals) if interval["first"] < 0}
     for k, dispatch in enumerate(dispatches):
@@ -79,7 +79,7 @@ def pairs(rows: dict[str, list[int]]) -> Iterator[tuple[int, int]]:
 
 
 def brute(document: Document, entity: str) -> set[str]:
-    """What the contract says about selecting, word for word and without any index."""
+    """Select by the words of the contract, without any index."""
     data = document.data
     base = data["wgsl_base"]
     texts = [k["wgsl"].split("\n") for k in Table((data["plan"] or {}).get("kernels"), "kernels")]

@@ -31,7 +31,7 @@ def replayed(session: EagerSession, graph: Graph, feeds: Mapping[str, Array]) ->
 
 
 def check_values(op: Op, device: str, rtol: float) -> None:
-    """What the tape computes of all samples, and of the nodes of their gradients, is what the reference says."""
+    """Compare a tape's values of all samples, and of the nodes of their gradients, with the reference."""
     b = board(op)
     values = evaluate(b.graph, b.feeds)
     scales = magnitudes(b.graph, values)

@@ -80,13 +80,13 @@ def as_if_run(study: gd.Study, state: str = "done") -> Any:
     lost once, and the reduction that it made; return the record. No engine is needed."""
     from gdlab.distributed.allreduce import keep_measured
     from gdlab.distributed.clusters import Engine
-    from gdlab.distributed.part import Report
-    from gdlab.distributed.run_record import DistributedRun, Lost, Row, keep_run
+    from gdlab.distributed.part import EngineReport
+    from gdlab.distributed.run_record import DistributedRun, EngineProgress, Lost, keep_run
 
     rows = []
     for rank, (own, waiting, loss) in enumerate([(1.0, 1.5, 0.25), (2.5, 0.0, float("nan"))]):
-        report = Report(40, own, 0.5, waiting, 40 * 1_000_000, loss, own / 40, 40, "", 40, 0.002, 0.003)
-        rows.append(Row(Engine(rank, rank, f"node{rank}", 7, "cpu", "", 1, (), 0), report, rank == 1))
+        report = EngineReport(40, own, 0.5, waiting, 40 * 1_000_000, loss, own / 40, 40, "", 40, 0.002, 0.003)
+        rows.append(EngineProgress(Engine(rank, rank, f"node{rank}", 7, "cpu", "", 1, (), 0), report, rank == 1))
     lost = [Lost(0, "node0", 30, 20)]
     run = DistributedRun(study.name, 40, rows, "folder", state, [1.0], lost, seconds=3.0, points=[(1, 1.0), (40, 0.5)])
     keep_run(study, run)

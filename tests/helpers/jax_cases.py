@@ -1,4 +1,4 @@
-"""What JAX says of our ops: for each case our spelling, JAX's own, operands over generated shapes, kinks and ties.
+"""Compare our ops with JAX: for each case our spelling, JAX's own, operands over generated shapes, kinks and ties.
 
 JAX shares nothing with us: its gradients are its own. Where we decided otherwise, `DECISIONS` says where, and why.
 """

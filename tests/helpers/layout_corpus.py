@@ -24,7 +24,7 @@ DENSITIES: tuple[Density, ...] = (0, 1, 2, 3)
 
 
 @dataclass
-class Draft:
+class GraphWriter:
     """A graph being written: each method adds one node and returns its index."""
 
     nodes: list[Drawn] = field(default_factory=list)
@@ -71,7 +71,7 @@ VJPS: dict[str, tuple[tuple[str, str], ...]] = {
 }
 
 
-def differentiate(draft: Draft, loss: int, lane: str = "adjoint", wrt: str = "parameter") -> dict[int, int]:
+def differentiate(draft: GraphWriter, loss: int, lane: str = "adjoint", wrt: str = "parameter") -> dict[int, int]:
     """Add the derivative of `loss` for every leaf of op `wrt`; the gradient node of each node that has one."""
     count = len(draft.nodes)
     wanted = [False] * count
@@ -95,7 +95,7 @@ def differentiate(draft: Draft, loss: int, lane: str = "adjoint", wrt: str = "pa
     return grad
 
 
-def _backward(draft: Draft, i: int, g: int | None, wanted: list[bool], parts: dict[int, list[int]]) -> None:
+def _backward(draft: GraphWriter, i: int, g: int | None, wanted: list[bool], parts: dict[int, list[int]]) -> None:
     node = draft.nodes[i]
     if node.op == "sigmoid" and g is not None:
         rest = draft.op("sub", draft.op("mul", g, i), i)
@@ -117,71 +117,71 @@ def _backward(draft: Draft, i: int, g: int | None, wanted: list[bool], parts: di
 # The graphs
 
 
-def empty() -> Draft:
-    return Draft()
+def empty() -> GraphWriter:
+    return GraphWriter()
 
 
-def one_leaf() -> Draft:
-    draft = Draft()
+def one_leaf() -> GraphWriter:
+    draft = GraphWriter()
     draft.input("x")
     return draft
 
 
-def one_op() -> Draft:
-    draft = Draft()
+def one_op() -> GraphWriter:
+    draft = GraphWriter()
     draft.op("random_normal", type="f32[4]")
     return draft
 
 
-def chain(length: int) -> Draft:
-    draft = Draft()
+def chain(length: int) -> GraphWriter:
+    draft = GraphWriter()
     last = draft.input("x")
     for i in range(length - 1):
         last = draft.op(("relu", "tanh", "bias_add_and_more")[i % 3], last)
     return draft
 
 
-def wide(width: int) -> Draft:
-    draft = Draft()
+def wide(width: int) -> GraphWriter:
+    draft = GraphWriter()
     x = draft.input("x")
     for _ in range(width):
         draft.op("relu", x)
     return draft
 
 
-def diamond() -> Draft:
-    draft = Draft()
+def diamond() -> GraphWriter:
+    draft = GraphWriter()
     x = draft.op("relu", draft.input("x"))
     draft.op("add", draft.op("tanh", x), draft.op("sigmoid", x))
     return draft
 
 
-def shared_weights() -> Draft:
-    draft = Draft()
+def shared_weights() -> GraphWriter:
+    draft = GraphWriter()
     h, w = draft.input("x"), draft.parameter("w")
     for i in range(4):
         h = draft.op("tanh", draft.op("matmul", h, w), name=f"h{i}")
     return draft
 
 
-def leaf_twice() -> Draft:
-    draft = Draft()
+def leaf_twice() -> GraphWriter:
+    draft = GraphWriter()
     x, w = draft.input("x"), draft.parameter("w")
     square = draft.op("mul", x, x)
     draft.op("where", square, w, w)
     return draft
 
 
-def unread_leaves() -> Draft:
-    draft = Draft()
+def unread_leaves() -> GraphWriter:
+    draft = GraphWriter()
     for i in range(5):
         draft.input(f"x{i}")
     draft.op("relu", draft.parameter("w"))
     return draft
 
 
-def many_pills() -> Draft:
-    draft = Draft()
+def many_pills() -> GraphWriter:
+    draft = GraphWriter()
     names = ("scale", "a name that is much too long for a pill", "b", "running_mean", "running_var")
     ps = [draft.parameter(name, f"f32[{3**i}]") for i, name in enumerate(names)]
     h = draft.op("batch_norm", draft.input("x"), *ps)
@@ -190,9 +190,9 @@ def many_pills() -> Draft:
     return draft
 
 
-def long_names() -> Draft:
+def long_names() -> GraphWriter:
     """Paths of a language model as files name them, with gradients; phrases; one name in another script."""
-    draft = Draft()
+    draft = GraphWriter()
     h = draft.op("matmul", draft.input("input_ids"), draft.parameter("model.embed_tokens.weight"))
     parts = ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "post_attention_layernorm", "mlp.gate_proj")
     for i in range(12):
@@ -208,9 +208,9 @@ def long_names() -> Draft:
     return draft
 
 
-def branches_of_parameters() -> Draft:
+def branches_of_parameters() -> GraphWriter:
     """A batch norm folded by hand, far down: three ops of parameters alone, then one that two ops share."""
-    draft = Draft()
+    draft = GraphWriter()
     h = draft.input("x")
     for i in range(4):
         h = draft.linear(h, str(i), 64)
@@ -221,9 +221,9 @@ def branches_of_parameters() -> Draft:
     return draft
 
 
-def broadcast_biases() -> tuple[Draft, int]:
+def broadcast_biases() -> tuple[GraphWriter, int]:
     """`x @ w + b` three times, as operators write it: each bias is broadcast, one scale is reshaped before it."""
-    draft = Draft()
+    draft = GraphWriter()
     h, y = draft.input("x", "f32[32, 64]"), draft.input("y", "f32[32, 64]")
     for i in range(3):
         product = draft.op("matmul", h, draft.parameter(f"w{i}"))
@@ -234,15 +234,15 @@ def broadcast_biases() -> tuple[Draft, int]:
     return draft, draft.op("mse_loss", h, y, type="f32[1]")
 
 
-def broadcast_training() -> Draft:
+def broadcast_training() -> GraphWriter:
     draft, loss = broadcast_biases()
     differentiate(draft, loss)
     return draft
 
 
-def chains_of_shapes() -> Draft:
+def chains_of_shapes() -> GraphWriter:
     """A table that is read by itself and transposed; one with two readers, one with none, one of an input."""
-    draft = Draft()
+    draft = GraphWriter()
     table = draft.parameter("table", "f32[100, 64]")
     x = draft.op("reshape", draft.input("x", "f32[2048]"), type="f32[32, 64]")
     h = draft.op("embed", x, table, type="f32[32, 64]")
@@ -253,9 +253,9 @@ def chains_of_shapes() -> Draft:
     return draft
 
 
-def early_branches() -> Draft:
-    """What a diffusion network does with its time step: a few ops at the top, read by every block far below."""
-    draft = Draft()
+def early_branches() -> GraphWriter:
+    """Append the branches of a diffusion network's time step: a few ops at the top, read by every block far below."""
+    draft = GraphWriter()
     t = draft.op("sin", draft.input("t"))
     h = draft.input("x")
     for block in range(3):
@@ -265,8 +265,8 @@ def early_branches() -> Draft:
     return draft
 
 
-def rails(count: int, span: int) -> Draft:
-    draft = Draft()
+def rails(count: int, span: int) -> GraphWriter:
+    draft = GraphWriter()
     last = draft.op("relu", draft.input("x"))
     line = [last]
     for _ in range(count + span):
@@ -278,9 +278,9 @@ def rails(count: int, span: int) -> Draft:
     return draft
 
 
-def crowded_gutter() -> Draft:
+def crowded_gutter() -> GraphWriter:
     """Forty rails that overlap: the last track is a bundle."""
-    draft = Draft()
+    draft = GraphWriter()
     x = draft.input("x")
     heads = [draft.op("relu", x) for _ in range(40)]
     last = heads[0]
@@ -291,8 +291,8 @@ def crowded_gutter() -> Draft:
     return draft
 
 
-def mlp() -> tuple[Draft, int]:
-    draft = Draft()
+def mlp() -> tuple[GraphWriter, int]:
+    draft = GraphWriter()
     x, y = draft.input("x", "f32[64, 64]"), draft.input("y", "f32[64, 10]")
     h = draft.op("relu", draft.linear(x, "1", 128))
     draft.nodes[h] = replace(draft.nodes[h], name="h")
@@ -301,8 +301,8 @@ def mlp() -> tuple[Draft, int]:
     return draft, draft.op("cross_entropy_loss", z, y, type="f32[1]")
 
 
-def mlp_fused() -> tuple[Draft, int]:
-    draft = Draft()
+def mlp_fused() -> tuple[GraphWriter, int]:
+    draft = GraphWriter()
     x, y = draft.input("x", "f32[64, 64]"), draft.input("y", "f32[64, 10]")
     w1, b1 = draft.parameter("w1", "f32[64, 128]"), draft.parameter("b1", "f32[128]")
     w2, b2 = draft.parameter("w2", "f32[128, 10]"), draft.parameter("b2", "f32[10]")
@@ -311,17 +311,17 @@ def mlp_fused() -> tuple[Draft, int]:
     return draft, draft.op("cross_entropy_loss", z, y, type="f32[1]")
 
 
-def mlp_forward() -> Draft:
+def mlp_forward() -> GraphWriter:
     return mlp()[0]
 
 
-def mlp_training() -> Draft:
+def mlp_training() -> GraphWriter:
     draft, loss = mlp()
     differentiate(draft, loss)
     return draft
 
 
-def mlp_update() -> Draft:
+def mlp_update() -> GraphWriter:
     """With an optimizer lane: moments are leaves beside the updates."""
     draft, loss = mlp()
     grad = differentiate(draft, loss)
@@ -333,7 +333,7 @@ def mlp_update() -> Draft:
     return draft
 
 
-def block(draft: Draft, x: int, name: str, primitives: bool = False, stream: str = "f32[64, 256]") -> int:
+def block(draft: GraphWriter, x: int, name: str, primitives: bool = False, stream: str = "f32[64, 256]") -> int:
     """One transformer block after x."""
     wide = stream.replace("256", "1024")
 
@@ -354,8 +354,8 @@ def block(draft: Draft, x: int, name: str, primitives: bool = False, stream: str
     return draft.op("add", residual, draft.op("matmul", fused, weight("down", "f32[1024, 256]"), type=stream))
 
 
-def transformer(blocks: int, primitives: bool = False) -> tuple[Draft, int]:
-    draft = Draft()
+def transformer(blocks: int, primitives: bool = False) -> tuple[GraphWriter, int]:
+    draft = GraphWriter()
     h = draft.input("x", "f32[64, 256]")
     y = draft.input("y", "f32[64, 256]")
     for i in range(blocks):
@@ -363,17 +363,17 @@ def transformer(blocks: int, primitives: bool = False) -> tuple[Draft, int]:
     return draft, draft.op("mse_loss", h, y, type="f32[1]")
 
 
-def block_forward() -> Draft:
+def block_forward() -> GraphWriter:
     return transformer(1)[0]
 
 
-def transformer_training(blocks: int, primitives: bool = False) -> Draft:
+def transformer_training(blocks: int, primitives: bool = False) -> GraphWriter:
     draft, loss = transformer(blocks, primitives)
     differentiate(draft, loss)
     return draft
 
 
-def second_derivative() -> Draft:
+def second_derivative() -> GraphWriter:
     draft, loss = mlp()
     grad = differentiate(draft, loss)
     w = next(i for i in grad if draft.nodes[i].name == "w1")
@@ -383,7 +383,7 @@ def second_derivative() -> Draft:
     return draft
 
 
-def gradient_penalty() -> Draft:
+def gradient_penalty() -> GraphWriter:
     """A forward op that reads an adjoint opens the lane forward2, whatever lane it names."""
     draft, loss = mlp()
     grad = differentiate(draft, loss, wrt="input")
@@ -394,10 +394,10 @@ def gradient_penalty() -> Draft:
     return draft
 
 
-def scattered(seed: int) -> Draft:
+def scattered(seed: int) -> GraphWriter:
     """A random graph: leaves, ops of one to four inputs, half of them differentiated."""
     rng = random.Random(seed)
-    draft = Draft()
+    draft = GraphWriter()
     for i in range(rng.randint(1, 6)):
         draft.leaf(rng.choice(("input", "parameter", "full")), f"v{i}" * rng.randint(0, 3), "f32[8, 8]")
     for _ in range(rng.randint(1, 70)):
@@ -415,7 +415,7 @@ def scattered(seed: int) -> Draft:
     return draft
 
 
-GRAPHS: dict[str, Callable[[], Draft]] = {
+GRAPHS: dict[str, Callable[[], GraphWriter]] = {
     "empty": empty,
     "one_leaf": one_leaf,
     "one_op": one_op,

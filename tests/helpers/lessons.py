@@ -40,7 +40,7 @@ def lesson_shell() -> Iterator[Any]:
 
 
 def run_lesson(shell: Any, name: str) -> tuple[list[str], dict[str, Any]]:
-    """What each code cell printed, and the names that the lesson left."""
+    """Run a lesson; return the output of each code cell, and the names that it left."""
     printed = []
     for number, cell in enumerate(read(name).cells):
         if cell.cell_type != "code":

@@ -69,7 +69,7 @@ def typescript() -> bool:
 
 
 def mpi() -> bool:
-    """What `gdlab[distributed]` installs: ipyparallel, mpi4py and an `mpiexec`."""
+    """Whether all that `gdlab[distributed]` installs is there: ipyparallel, mpi4py and an `mpiexec`."""
     beside = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
     return beside is not None and all(importlib.util.find_spec(name) for name in ("ipyparallel", "mpi4py"))
 

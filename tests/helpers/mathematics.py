@@ -29,10 +29,10 @@ class Line:
 
 def parse(text: str) -> Line:
     """Return the parsed line; `SyntaxError` says where it leaves the grammar."""
-    return _Parser(text).line()
+    return _FormulaParser(text).line()
 
 
-class _Parser:
+class _FormulaParser:
     def __init__(self, text: str) -> None:
         self.text, self.tokens, at = text, [], 0
         while at < len(text.rstrip()):

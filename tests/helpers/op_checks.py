@@ -1,4 +1,4 @@
-"""What must hold for every op × sample: plain functions, so that an op added a moment ago can be checked too."""
+"""Check the laws of every op × sample: plain functions, so that an op added a moment ago can be checked too."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def check_shape_rule(op: Op, sample: Sample) -> None:
 
 
 def check_reference_dtype(op: Op, sample: Sample) -> None:
-    """What is given in long double comes back in it: a tape may be wider than float64 (eager_session.md ES 9)."""
+    """Check that long double gives long double: a tape may be wider than float64 (eager_session.md ES 9)."""
     arrays = [a if a.dtype == np.uint32 else a.astype(np.longdouble) for a in sample.arrays()]
     with Graph() as g:
         names = op.operand_names(len(sample.shapes))
@@ -267,7 +267,7 @@ def with_nan(array: Array) -> Array:
 
 
 def check_device(op: Op, device: str) -> None:
-    """What the device computes is what the reference says, gradients and NaN rows included."""
+    """Compare a device's results with the reference, gradients and NaN rows included."""
     from gdlab.session import build_inference_session
 
     b = board(op)
@@ -289,11 +289,11 @@ def check_device(op: Op, device: str) -> None:
 
 
 def check_hardware_form(op: Op) -> None:
-    """What a software adapter computes with the kernels that hardware adapters get: more lanes, other forms."""
+    """Check on a software adapter the kernels that hardware adapters get: more lanes, other forms."""
     from gdlab.devices.choose import device as open_device
     from gdlab.plan import compile
     from gdlab.plan.target import Limits, Target
-    from gdlab.session.optimizer import Optimizer, scalars
+    from gdlab.session.update_settings import Optimizer, scalars
 
     b = board(op)
     values = evaluate(b.graph, b.feeds)

@@ -94,7 +94,7 @@ def check_laws(
     graph: Graph, result: Graph, report: OptimizeReport, feeds: dict[str, Any], price: Cost = roofline,
     at_most: int = 1_000_000,
 ) -> None:  # fmt: skip
-    """What holds for every call: values, order, interface, costs, counts, and every prefix of the replay; of more
+    """Check the laws of every call: values, order, interface, costs, counts, and every prefix of the replay; of more
     than `at_most` steps as many are replayed and evaluated."""
     check_equal(graph, result, feeds, tolerance(report))
     live = reachable(result, result.output_ids)

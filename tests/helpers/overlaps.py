@@ -103,5 +103,5 @@ FIND = r"""() => {
 
 
 def unreadable(page: Page) -> list[str]:
-    """What cannot be read of the first view of a page, in words; empty where all can."""
+    """The texts that cannot be read in the first view of a page; empty where all can."""
     return cast("list[str]", page.evaluate(FIND))

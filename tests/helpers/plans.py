@@ -33,7 +33,7 @@ def regression(batch: int = 6, width: int = 5) -> Graph:
 
 
 def labels(graph: Graph, **options: Any) -> list[str]:
-    """What the dispatches of an inference plan are called."""
+    """The labels of the dispatches of an inference plan."""
     return [d.label for d in compile(graph, mode="inference", **options).dispatches]
 
 

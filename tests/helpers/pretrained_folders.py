@@ -71,7 +71,7 @@ def random_tensor(name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What transformers compute: logits of `ROWS`, the largest of all, the tokens that follow the prompt."""
+    """Results of `transformers`: logits of `ROWS`, the largest of all, the tokens that follow the prompt."""
 
     shapes: dict[str, tuple[int, ...]]
     logits: np.ndarray

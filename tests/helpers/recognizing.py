@@ -1,4 +1,4 @@
-"""What tests of recognized composites share: small graphs, and what holds wherever something was recognized."""
+"""Small graphs for the tests of recognized composites, and checks that hold wherever something was recognized."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from gdlab.base.types import TensorType
 from gdlab.graph import AttrVar, Graph, Value
 from gdlab.rewrite import RULES, Rule
 from gdlab.rewrite.rules.soundness import (
-    Case,
+    RuleCase,
     build,
     cases,
     constants_of,
@@ -38,7 +38,7 @@ def leaf(graph: Graph, name: str, type: TensorType) -> Value:
     return ops.parameter(name, type.shape, graph=graph)
 
 
-def side(rule: Rule, case: Case, right: bool = False, swapped: frozenset[int] = frozenset()) -> Graph:
+def side(rule: Rule, case: RuleCase, right: bool = False, swapped: frozenset[int] = frozenset()) -> Graph:
     held = constants_of(rule, case)
 
     def make(graph: Graph, name: str, type: TensorType) -> Value:
@@ -49,7 +49,7 @@ def side(rule: Rule, case: Case, right: bool = False, swapped: frozenset[int] = 
     return graph
 
 
-def tried(rule: Rule) -> list[Case]:
+def tried(rule: Rule) -> list[RuleCase]:
     return list(itertools.islice(cases(rule), TRIED))
 
 
@@ -71,7 +71,7 @@ def near_sides(rule: Rule) -> Iterator[tuple[dict[str, TensorType], dict[str, An
 
 def as_built(rule: Rule, types: dict[str, TensorType], attrs: dict[str, Any]) -> bool:
     """Whether the ops keep these attributes as they are."""
-    made = [n for n in build(rule, Case(types, attrs), rule.left)[0] if n.op != "var"]
+    made = [n for n in build(rule, RuleCase(types, attrs), rule.left)[0] if n.op != "var"]
     given = ([(k, attrs[v.name] if isinstance(v, AttrVar) else v) for k, v in n.attrs] for n in rule.left_nodes)
     return all(list(a.attrs) == b for a, b in zip(made, given, strict=True))
 
@@ -89,6 +89,6 @@ def refusals() -> Iterator[Any]:
             text, refusal = next(told, ("", None))
             if refusal is not None and text not in seen:
                 seen.add(text)
-                yield pytest.param(r, Case(types, attrs), refusal, id=f"{r.name}-{text}")
+                yield pytest.param(r, RuleCase(types, attrs), refusal, id=f"{r.name}-{text}")
             if len(seen) == len(of_types):
                 break

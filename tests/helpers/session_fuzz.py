@@ -47,7 +47,7 @@ def arrays(rng: random.Random) -> Any:
 
 
 def outs(rng: random.Random) -> Any:
-    """What `out=` may be, or may not."""
+    """Valid and invalid values of `out=`."""
     return rng.choice((None, None, np.zeros(12, np.float32), np.zeros(2, np.float32), np.zeros(12), [0.0] * 12, "out",
                        np.zeros((4, 6), np.float32)[:, ::2], np.broadcast_to(np.float32(0), (12,))))  # fmt: skip
 

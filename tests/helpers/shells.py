@@ -38,7 +38,7 @@ def run(shell, text):
 
 
 def told(out):
-    """What a terminal would show: what was printed, then the texts of the answers."""
+    """The text that a terminal would show: what was printed, then the texts of the answers."""
     answers = [o.data["text/plain"] for o in out.outputs if "text/html" in o.data and "text/plain" in o.data]
     return out.stdout + "".join(f"{text}\n" for text in answers)
 

@@ -17,12 +17,12 @@ HELD = {"input", "parameter", "derived", "constant", "state"}
 JUDGED = [0]  # plans so far
 
 
-class Hazard(AssertionError):
+class SlotHazard(AssertionError):
     """Two dispatches of one group meet in a slot, or one reads what is not there."""
 
 
 @dataclass
-class Cell:
+class SlotCell:
     """A slot during a replay: whose value lies in it, which group wrote it, and which read it since."""
 
     tenant: int = -1
@@ -42,12 +42,12 @@ def judge(plan: ExecutionPlan) -> ExecutionPlan:
 def replay(plan: ExecutionPlan) -> None:
     """Slots as they change, group by group."""
     slot_of = plan.memory.slot_of
-    cells = [Cell() for _ in plan.memory.slots]
+    cells = [SlotCell() for _ in plan.memory.slots]
     for buffer in plan.buffers:
         if buffer.kind in HELD:
             cell = cells[slot_of[buffer.id]]
             if cell.tenant >= 0:
-                raise Hazard(f"buffers {cell.tenant} and {buffer.id} are both kept in slot {slot_of[buffer.id]}")
+                raise SlotHazard(f"buffers {cell.tenant} and {buffer.id} are both kept in slot {slot_of[buffer.id]}")
             cell.tenant, cell.written = buffer.id, HOST
     group_of = groups(plan)
     for number, d in enumerate(plan.dispatches):
@@ -60,14 +60,14 @@ def replay(plan: ExecutionPlan) -> None:
                 change(cells[slot_of[buffer]], buffer, number, group_of[number])
     for buffer in {*plan.output_buffers, *(g for _, g in plan.param_grad_pairs)}:
         if cells[slot_of[buffer]].tenant != buffer:
-            raise Hazard(f"output buffer {buffer}: slot {slot_of[buffer]} holds {cells[slot_of[buffer]].tenant}")
+            raise SlotHazard(f"output buffer {buffer}: slot {slot_of[buffer]} holds {cells[slot_of[buffer]].tenant}")
 
 
 def groups(plan: ExecutionPlan) -> list[int]:
     """The group of every dispatch, from the borders alone."""
     found = [n for n, g in enumerate(plan.groups) for _ in range(g.start, g.stop)]
     if found != [d.group for d in plan.dispatches]:
-        raise Hazard("the borders of the groups and the dispatches' own numbers differ")
+        raise SlotHazard("the borders of the groups and the dispatches' own numbers differ")
     return found
 
 
@@ -78,34 +78,36 @@ def touches(d: Dispatch) -> list[tuple[int, bool, bool]]:
     return [(b, b in read, b in written) for b in sorted(read | written)]
 
 
-def look(cell: Cell, buffer: int, number: int, group: int) -> None:
+def look(cell: SlotCell, buffer: int, number: int, group: int) -> None:
     """A read: the value is there, and an earlier group put it there."""
     if cell.tenant != buffer:
-        raise Hazard(f"dispatch {number} reads buffer {buffer}: its slot holds {cell.tenant}")
+        raise SlotHazard(f"dispatch {number} reads buffer {buffer}: its slot holds {cell.tenant}")
     if cell.written >= group:
-        raise Hazard(f"dispatch {number} reads buffer {buffer}: dispatch {cell.writer} of its own group wrote it")
+        raise SlotHazard(f"dispatch {number} reads buffer {buffer}: dispatch {cell.writer} of its own group wrote it")
     cell.readers[number] = group
 
 
-def change(cell: Cell, buffer: int, number: int, group: int) -> None:
+def change(cell: SlotCell, buffer: int, number: int, group: int) -> None:
     """A write: nobody else of the group has read or written the slot."""
     if cell.written >= group:
-        raise Hazard(f"dispatch {number} writes buffer {buffer} where dispatch {cell.writer} of its own group wrote")
+        raise SlotHazard(
+            f"dispatch {number} writes buffer {buffer} where dispatch {cell.writer} of its own group wrote"
+        )
     for reader, at in cell.readers.items():
         if reader != number and at >= group:
-            raise Hazard(f"dispatch {number} writes buffer {buffer} where dispatch {reader} of its own group reads")
+            raise SlotHazard(f"dispatch {number} writes buffer {buffer} where dispatch {reader} of its own group reads")
     if number in cell.readers and cell.tenant != buffer:
-        raise Hazard(f"dispatch {number} writes buffer {buffer} over buffer {cell.tenant}, which it reads")
+        raise SlotHazard(f"dispatch {number} writes buffer {buffer} over buffer {cell.tenant}, which it reads")
     cell.tenant, cell.written, cell.writer, cell.readers = buffer, group, number, {}
 
 
 def once(plan: ExecutionPlan) -> None:
-    """What no update keeps is written by one dispatch alone."""
+    """Check that a buffer which no update keeps is written by one dispatch alone."""
     writer: dict[int, int] = {}
     for number, d in enumerate(plan.dispatches):
         for buffer in {*d.outputs} - set(d.in_place):
             if buffer in writer:
-                raise Hazard(f"dispatches {writer[buffer]} and {number} both write buffer {buffer}")
+                raise SlotHazard(f"dispatches {writer[buffer]} and {number} both write buffer {buffer}")
             writer[buffer] = number
 
 

@@ -11,7 +11,7 @@ import pytest
 from pt2_files import FIXTURES
 
 
-class Parameter:
+class TorchParameter:
     """As much of a parameter of PyTorch as is written back."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -29,7 +29,7 @@ class Net:
     def __init__(self) -> None:
         with np.load(FIXTURES / "mlp.npz") as held:
             shapes = {key[5:]: held[key].shape for key in held.files if key.startswith("grad.")}
-        self.parameters = {name: Parameter(shape) for name, shape in shapes.items()}
+        self.parameters = {name: TorchParameter(shape) for name, shape in shapes.items()}
 
     def modules(self) -> list[Any]:
         return [self]
@@ -44,13 +44,13 @@ class NoGrad:
     def __exit__(self, *exc: object) -> None: ...
 
 
-class Program:
+class TorchProgram:
     """As much of an exported program as is saved; some are readable in core operators alone."""
 
     core = False
 
-    def run_decompositions(self) -> Program:
-        made = Program()
+    def run_decompositions(self) -> TorchProgram:
+        made = TorchProgram()
         made.core = True
         return made
 
@@ -61,7 +61,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def export(module: Any, args: Any, strict: bool = True) -> Any:
         seen.update(training=module.training, args=args, strict=strict)
-        return Program()
+        return TorchProgram()
 
     def save(program: Any, file: Any) -> None:
         file.write((FIXTURES / "mlp.pt2").read_bytes() if program.core or not seen.get("recurrent") else b"lstm")
@@ -69,7 +69,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Any:
     made: Any = types.ModuleType("torch")
     made.nn = types.SimpleNamespace(Module=Net)
     made.export = types.ModuleType("torch.export")
-    made.export.export, made.export.save, made.export.ExportedProgram = export, save, Program
+    made.export.export, made.export.save, made.export.ExportedProgram = export, save, TorchProgram
     made.from_numpy, made.no_grad, made.seen = (lambda a: a), NoGrad, seen
     monkeypatch.setitem(sys.modules, "torch", made)
     monkeypatch.setitem(sys.modules, "torch.export", made.export)

@@ -16,7 +16,7 @@ from gdlab.devices.wgpu import wgpu_device as room
 from gdlab.devices.wgpu.wgpu_device import WgpuProgram
 from gdlab.graph import Graph
 from gdlab.plan.dispatch import Dispatch, Operand, Result
-from gdlab.plan.records import Buffer, ExecutionPlan, Group, Interval, LineMap, MemoryPlan, Slot
+from gdlab.plan.records import BarrierGroup, ExecutionPlan, Interval, LineMap, MemoryPlan, PlanBuffer, Slot
 from gdlab.plan.target import CompileOptions, Target
 
 Load = Callable[..., WgpuProgram]
@@ -67,8 +67,8 @@ def loading() -> Iterator[Load]:
             on_owner(program.close)
 
 
-def tensor(number: int, name: str, n: int, kind: str) -> Buffer:
-    return Buffer(number, 4 * n, f32, (n,), kind, name, ())  # type: ignore[arg-type]
+def tensor(number: int, name: str, n: int, kind: str) -> PlanBuffer:
+    return PlanBuffer(number, 4 * n, f32, (n,), kind, name, ())  # type: ignore[arg-type]
 
 
 def dispatch(index: int, label: str, reads: str = "", output: int = 0, in_place: str = "", **more: Any) -> Dispatch:
@@ -83,7 +83,7 @@ def retyped(d: Dispatch, type: TensorType) -> Dispatch:
 
 
 def make_plan(
-    buffers: list[Buffer], dispatches: list[Dispatch], loss: int | None = None, **changes: Any
+    buffers: list[PlanBuffer], dispatches: list[Dispatch], loss: int | None = None, **changes: Any
 ) -> ExecutionPlan:
     """A plan in which every buffer has its own slot and every dispatch its own group."""
     slots = tuple(Slot(-(-b.nbytes // 256) * 256, (b.id,)) for b in buffers)
@@ -94,7 +94,7 @@ def make_plan(
     fields: dict[str, Any] = {
         "mode": "training", "buffers": tuple(buffers), "memory": memory, "loss_buffer": loss,
         "dispatches": tuple(retyped(d, TensorType(buffers[d.output].shape)) for d in dispatches),
-        "groups": tuple(Group(k, k + 1, ()) for k in range(len(dispatches))),
+        "groups": tuple(BarrierGroup(k, k + 1, ()) for k in range(len(dispatches))),
         "param_buffers": (), "input_buffers": (), "constant_buffers": (), "param_grad_pairs": (), "output_buffers": (),
         "places": (), "fates": (), "missed": (), "graph": Graph(), "options": CompileOptions(),
         "target": Target.portable(), "fingerprint": "by hand",

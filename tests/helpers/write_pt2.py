@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 
-class Mlp(nn.Module):
+class TorchMlp(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 8), nn.GELU())
@@ -42,7 +42,7 @@ class Cnn(nn.Module):
         return F.cross_entropy(logits, labels), logits
 
 
-class Attention(nn.Module):
+class TorchAttention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -56,11 +56,11 @@ class Attention(nn.Module):
         return self.out(y.transpose(1, 2).reshape(b, t, c))
 
 
-class Block(nn.Module):
+class TorchBlock(nn.Module):
     def __init__(self, width: int = 12) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = Attention(width, 3)
+        self.attention = TorchAttention(width, 3)
         parts = nn.Linear(width, 24), nn.GELU(approximate="tanh"), nn.Linear(24, width), nn.Dropout(0.1)
         self.mlp = nn.Sequential(*parts)
 
@@ -72,7 +72,7 @@ class Block(nn.Module):
 class Blocks(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([Block(), Block()])
+        self.layers = nn.ModuleList([TorchBlock(), TorchBlock()])
 
     def forward(self, x):
         for layer in self.layers:
@@ -80,7 +80,7 @@ class Blocks(nn.Module):
         return x.square().mean(), x
 
 
-class Embedding(nn.Module):
+class TorchEmbedding(nn.Module):
     """Words and places, a head that shares the table, a mask from a buffer, a change of a part in place."""
 
     def __init__(self) -> None:
@@ -103,10 +103,10 @@ class Embedding(nn.Module):
 
 
 EXAMPLES = {
-    "mlp": (Mlp, lambda: {"x": torch.randn(4, 6), "target": torch.randn(4, 3)}),
+    "mlp": (TorchMlp, lambda: {"x": torch.randn(4, 6), "target": torch.randn(4, 3)}),
     "cnn": (Cnn, lambda: {"image": torch.randn(2, 3, 10, 10), "labels": torch.tensor([1, 3])}),
     "block": (Blocks, lambda: {"x": torch.randn(2, 5, 12)}),
-    "embedding": (Embedding, lambda: {"ids": torch.tensor([[1, 4, 0, 9, 2, 2], [10, 3, 3, 0, 0, 1]])}),
+    "embedding": (TorchEmbedding, lambda: {"ids": torch.tensor([[1, 4, 0, 9, 2, 2], [10, 3, 3, 0, 0, 1]])}),
 }
 OLD = ("mlp", "cnn")
 

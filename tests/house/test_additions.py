@@ -17,16 +17,18 @@ from machine import needs, node
 from places import REPO
 
 PAGES = sorted((REPO / "docs").glob("add_*.md"))
-BLOCK = re.compile(r"^```(python|ts|diff)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(python|ts|wgsl|diff)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COPIED = ("gdlab", "shaders", "docs", "labextension")
 SKIPPED = shutil.ignore_patterns("__pycache__", "static", "node_modules", "pictures")
-# Files by hand; of a pane without its text twin, which is a function and its row. An op with a shader has one more.
+# Files by hand; of a pane without its text twin, which is a function and its row.
 PRICES = {
     "add_a_column": 2,
     "add_a_condition": 1,
-    "add_a_pane": 3,
+    "add_a_magic": 1,
+    "add_a_pane": 2,
     "add_a_rule": 1,
     "add_an_op": 1,
+    "add_an_op_with_a_shader": 2,
     "add_an_update_rule": 1,
 }
 TWIN = "gdlab/view/text/"
@@ -41,6 +43,12 @@ GENERATED = {  # what follows from an addition, and its line there
         "docs/ops.md": "| `softsign(x)` |",
         "labextension/src/host/ops.ts": " softsign ",
     },
+    "add_an_op_with_a_shader": {
+        "gdlab/ops/__init__.py": '    "swap_pairs",',
+        "docs/ops.md": "| `swap_pairs(x)` |",
+        "labextension/src/host/ops.ts": " swap_pairs ",
+    },
+    "add_a_pane": {"labextension/src/panes/later.ts": "  countsPane,"},
 }
 MOST_LINES = 80
 
@@ -100,6 +108,15 @@ def run_in(copy: Path, *words: str) -> str:
     return done.stdout
 
 
+def generate(page: Path, copy: Path) -> None:
+    """Write again what is generated: exactly the files that follow from the addition change."""
+    made = GENERATED.get(page.stem, {})
+    if made:
+        assert set(run_in(copy, "labextension/generate.py").split()) == set(made)
+    for name, line in made.items():
+        assert line in (copy / name).read_text(encoding="utf-8"), name
+
+
 def test_the_pages_are_short() -> None:
     assert [page.stem for page in PAGES] == list(PRICES)
     for page in PAGES:
@@ -117,11 +134,7 @@ def test_what_is_generated_is_that_of_today() -> None:
 def test_the_example_of_a_page_works_in_a_copy_at_its_price(page: Path, copy: Path) -> None:
     tries, edited = carry_out(page, copy)
     assert len(tries) == 1 and len(edited) == PRICES[page.stem], edited
-    made = GENERATED.get(page.stem, {})
-    if made:
-        assert set(run_in(copy, "labextension/generate.py").split()) == set(made)
-    for name, line in made.items():
-        assert line in (copy / name).read_text(encoding="utf-8"), name
+    generate(page, copy)
     run_in(copy, "-c", f"import gdlab; assert gdlab.__file__.startswith({str(copy)!r})\n{tries[0]}")
 
 
@@ -141,7 +154,9 @@ print(twin(gd.Study(graph).doc, "counts"))
 
 def test_the_pane_of_the_page_is_typed(copy: Path) -> None:
     needs("typescript")
-    carry_out(REPO / "docs" / "add_a_pane.md", copy)
+    page = REPO / "docs" / "add_a_pane.md"
+    carry_out(page, copy)
+    generate(page, copy)
     compiler = REPO / "labextension/node_modules/typescript/bin/tsc"
     done = subprocess.run(
         [str(node()), compiler, "-p", "."], cwd=copy / "labextension", capture_output=True, text=True

@@ -106,7 +106,7 @@ def test_bars_are_of_calls_that_are_measured(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_decoding_is_measured_on_models_that_are_made_from_a_seed() -> None:
-    config, values = TransformerLmConfig(40, 32, 1, 2, 1, 64), generate.Values()
+    config, values = TransformerLmConfig(40, 32, 1, 2, 1, 64), generate.RandomMatrices()
     found = {d: generate.ours(generate.RandomModel(config, d, values), "cpu", 2, d == "q8") for d in ("f32", "q8")}
     wide, narrow = found["f32"], found["q8"]
     assert len(wide.seconds) == generate.ROUNDS and min(wide.seconds) > 0 and len(wide.tokens) == generate.WARM

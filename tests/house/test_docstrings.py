@@ -8,13 +8,15 @@ from collections.abc import Iterator
 
 from places import REPO
 
-QUESTION = re.compile(r"(What|Who|Whose|How|Where|Why)\b")
+QUESTION = re.compile(r"(What|Which|Who|Whose|How|Where|When|Why)\b")
+FOLDERS = ("gdlab", "benchmarks", "docs", "labextension", "tests/helpers")
 
 
 def docstrings() -> Iterator[tuple[str, str]]:
-    """Every docstring of the package, with its place."""
-    for path in sorted((REPO / "gdlab").rglob("*.py")):
-        name = path.relative_to(REPO / "gdlab").as_posix()
+    """Every docstring of the package and of the scripts and helpers beside it, with its place."""
+    paths = [path for folder in FOLDERS for path in sorted((REPO / folder).rglob("*.py"))]
+    for path in (path for path in paths if "node_modules" not in path.parts):
+        name = path.relative_to(REPO).as_posix()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
                 yield f"{name}: {getattr(node, 'name', 'module')}", ast.get_docstring(node) or ""

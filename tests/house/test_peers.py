@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from benchmarks import peers
-from benchmarks.peer_models import CASES, ByHand, Case
+from benchmarks.peer_models import CASES, ByHand, PeerCase
 from gdlab import models
 
 SMALL = {
-    "mlp": Case("mlp", models.MlpConfig(12, (9, 7), 5), 6),
-    "xf": Case("xf", models.TransformerLmConfig(11, 16, 2, 2, 2, 24), 7),
+    "mlp": PeerCase("mlp", models.MlpConfig(12, (9, 7), 5), 6),
+    "xf": PeerCase("xf", models.TransformerLmConfig(11, 16, 2, 2, 2, 24), 7),
 }
 
 

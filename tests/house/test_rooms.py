@@ -76,15 +76,21 @@ def test_every_module_is_in_a_room_and_every_room_exists() -> None:
     assert [room for room in ROOMS if room not in {room_of(path) for path in MODULES}] == []
 
 
-# A basename is one module, but for importers and networks, which are named after formats, families and ops, and these.
-NAMED_ALIKE = ("load", "models", "generate")
-SHARED = {"cache", "conditions", "feeds", "files", "optimizer", "pool", "record"}
-
-
 def test_a_basename_is_one_module() -> None:
-    modules = [path for path in MODULES if path.relative_to(PACKAGE).parts[0] not in NAMED_ALIKE]
-    names = Counter(path.stem for path in modules if path.stem != FACE)
-    assert {name for name, times in names.items() if times > 1} <= SHARED
+    helpers = sorted(path for path in HELPERS.glob("*.py"))
+    names = Counter(path.stem for path in (*MODULES, *helpers) if path.stem not in (FACE, "__main__"))
+    assert [name for name, times in names.items() if times > 1] == []
+
+
+# Two names that a user meets: a node of a recorded list, and a message called by its type, "sweep".
+PUBLIC_TWICE = {"Node", "Sweep"}
+
+
+def test_a_class_name_is_one_class() -> None:
+    paths = [*MODULES, *sorted((REPO / "benchmarks").glob("*.py")), *sorted(HELPERS.glob("*.py"))]
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in paths]
+    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert {name for name, times in names.items() if times > 1} == PUBLIC_TWICE
 
 
 def later_imports(text: str, room: str, here: tuple[str, ...] = ()) -> list[str]:
@@ -174,7 +180,7 @@ from gdlab.base.binding import BINDINGS
 homes = {"Value": "graph.value", "Graph": "graph.graph", "ExecutionPlan": "plan.records",
          "Session": "session.session", "Study": "study.study", "CompiledGraph": "compiled.compiled_graph",
          "EagerSession": "eager.eager_session", "GraphSession": "record.graph_session",
-         "GgufModel": "load.gguf.model", "PretrainedModel": "load.pretrained", "Tokens": "generate.tokens",
+         "GgufModel": "load.gguf.gguf_model", "PretrainedModel": "load.pretrained", "Tokens": "generate.tokens",
          "Report": "record.list_report", "Document": "view.document.document"}
 for cls, names in BINDINGS.items():
     owner = getattr(import_module(f"gdlab.{homes[cls]}"), cls) if cls in homes else import_module(f"gdlab.{cls}")

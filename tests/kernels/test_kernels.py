@@ -26,7 +26,7 @@ from gdlab.base.types import DType
 from gdlab.devices.base import Device
 from gdlab.devices.choose import device
 from gdlab.graph import Graph, Value
-from gdlab.kernels.pieces import Text
+from gdlab.kernels.pieces import WgslText
 from gdlab.kernels.product import Product
 from gdlab.kernels.workgroup_tiles import shared_tiles
 from gdlab.op import REGISTRY, Shader, reference
@@ -181,7 +181,7 @@ def test_shared_tiles_fit_every_adapter() -> None:
         limits = replace(Target.portable().limits, workgroup_bytes=nbytes)
         p = Matmul(300, 300, 300, a, b, 0)
         schedule = spread.shared_tiles(p, tiling, limits)
-        text = Text()
+        text = WgslText()
         shared_tiles(text, Product(p, "a", "b", True, True, True), schedule.params)
         sizes = [int(n) for n in re.findall(r"var<workgroup> \w+: array<vec4<f32>, (\d+)>", text.done()[0])]
         assert len(sizes) >= 2 and 16 * sum(sizes) <= nbytes, (tiling, schedule.params, nbytes)

@@ -16,7 +16,7 @@ import gdlab as gd
 from gdlab import models
 from gdlab.load.safetensors_file import SafeTensorsModel
 from gdlab.models.families import ENCODERS
-from gdlab.models.names import bert, resnet, vit, whisper
+from gdlab.models.names import bert_names, resnet_names, vit_names, whisper_names
 from gdlab.op.reference import evaluate
 from gdlab.session import build_inference_session, build_session
 from gdlab.study.model_files import open_model
@@ -108,7 +108,7 @@ def test_an_encoder_gives_what_transformers_and_torchvision_give(name: str, tmp_
 
 def test_every_family_has_a_fixture_of_each_kind() -> None:
     kinds = {json.dumps(fixture(name)["config"].get("architectures")) for name in NAMES}
-    tasks = [f'["Bert{task}"]' for task in bert.TASKS]
+    tasks = [f'["Bert{task}"]' for task in bert_names.TASKS]
     assert {*tasks, '["RobertaModel"]', '["RobertaForSequenceClassification"]', '["DistilBertForMaskedLM"]'} <= kinds
     assert {'["ViTModel"]', '["ViTForImageClassification"]', '["ResNetModel"]', '["WhisperModel"]', "null"} <= kinds
     page = (Path(__file__).parents[2] / "docs" / "loading.md").read_text("utf-8")
@@ -235,13 +235,14 @@ def test_another_length_and_batch_and_formats(tmp_path: Path) -> None:
 NO_EFFECT = {  # fields that change no output of what is built here
     "chunk_size_feed_forward", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
     "pooler_size_per_head", "pooler_type", "sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "output_past",
-    "encoder_stride", "out_features", "out_indices", "stage_names", "scale_embedding", *whisper.OF_DECODER,
-    *whisper.OF_TRAINING,
+    "encoder_stride", "out_features", "out_indices", "stage_names", "scale_embedding", *whisper_names.OF_DECODER,
+    *whisper_names.OF_TRAINING,
 }  # fmt: skip
 TABLES: dict[str, tuple[Mapping[str, Any], Callable[[Mapping[str, Any]], Any]]] = {
-    "bert_masked_lm": (bert.FIELDS, bert.bert), "roberta": (bert.FIELDS, bert.roberta),
-    "distilbert_masked_lm": (bert.DISTIL_FIELDS, bert.distilbert), "vit": (vit.FIELDS, vit.config),
-    "resnet": (resnet.FIELDS, resnet.config), "whisper": (whisper.FIELDS, whisper.config),
+    "bert_masked_lm": (bert_names.FIELDS, bert_names.bert), "roberta": (bert_names.FIELDS, bert_names.roberta),
+    "distilbert_masked_lm": (bert_names.DISTIL_FIELDS, bert_names.distilbert),
+    "vit": (vit_names.FIELDS, vit_names.config),
+    "resnet": (resnet_names.FIELDS, resnet_names.config), "whisper": (whisper_names.FIELDS, whisper_names.config),
 }  # fmt: skip
 OTHERS: tuple[Any, ...] = (True, False, 3, 8, 0.5, "relu", "basic", "bottleneck", [2, 2], "regression")
 

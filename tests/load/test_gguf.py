@@ -17,7 +17,7 @@ import pytest
 import gdlab as gd
 from gdlab import models
 from gdlab.base.types import FORMATS, DType
-from gdlab.load.names.llama import our_name
+from gdlab.load.gguf.tensor_names import our_name
 
 RNG = np.random.default_rng(18)
 CONFIG = models.TransformerLmConfig(40, 256, 2, 4, 2, 512, 1e-6, 50_000.0)

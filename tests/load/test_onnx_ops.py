@@ -14,7 +14,7 @@ from places import REPO
 
 import gdlab as gd
 from gdlab.load.nnef.operations import OPERATIONS
-from gdlab.load.onnx.model import TABLE
+from gdlab.load.onnx.onnx_model import TABLE
 
 RNG = np.random.default_rng(0)
 

@@ -46,7 +46,7 @@ class Between:
 def decoding() -> Graph:
     """One token at `kv_pos`; caches in parameters."""
     with Graph() as g:
-        model, position = lm._Model(CONFIG), ops.input_u32("kv_pos", (1,))
+        model, position = lm._LanguageModel(CONFIG), ops.input_u32("kv_pos", (1,))
         caches = iter([ops.parameter(n, (LENGTH, CONFIG.kv_dim), init="zeros") for n in lm.cache_names(CONFIG)])
 
         def attend(q: Value, k: Value, v: Value) -> Value:
@@ -64,7 +64,7 @@ def decoding() -> Graph:
 def reading(rows: int) -> Graph:
     """The first `count` of `rows` tokens at once, into the same caches."""
     with Graph() as g:
-        model, start, count = lm._Model(CONFIG), ops.constant_u32([0]), ops.input_u32("count", (1,))
+        model, start, count = lm._LanguageModel(CONFIG), ops.constant_u32([0]), ops.input_u32("count", (1,))
         caches = iter([ops.parameter(n, (LENGTH, CONFIG.kv_dim), init="zeros") for n in lm.cache_names(CONFIG)])
 
         def attend(q: Value, k: Value, v: Value) -> Value:

@@ -18,7 +18,7 @@ from gdlab.op.reference import evaluate
 from gdlab.plan import compile
 from gdlab.plan.target import Limits, Target
 from gdlab.session import build_inference_session
-from gdlab.session.optimizer import Optimizer, scalars
+from gdlab.session.update_settings import Optimizer, scalars
 
 HARDWARE = Target("wgpu", "hardware", Limits())
 

@@ -14,7 +14,7 @@ from gdlab.devices.base import owner
 from gdlab.op.reference import compare, evaluate
 from gdlab.ops.random import at_step
 from gdlab.plan.codec import from_json, to_json
-from gdlab.session.optimizer import Optimizer, scalars
+from gdlab.session.update_settings import Optimizer, scalars
 
 N = 1027  # the last block is cut
 MASK = "0111010100000001"  # of seed 42, call 0, step 0, keep 0.5

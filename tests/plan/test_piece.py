@@ -25,10 +25,10 @@ from gdlab.kernels import wgsl
 from gdlab.op import REGISTRY, Op
 from gdlab.plan import CompileOptions, Limits, Target, compile
 from gdlab.plan import piece as pieces
-from gdlab.plan.cache import key_of
 from gdlab.plan.codec import from_json, to_json
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.piece import PIECES, Piece, piece
+from gdlab.plan.plan_cache import key_of
 from gdlab.plan.target import Tuning
 
 HARDWARE = Target.portable()

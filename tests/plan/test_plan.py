@@ -25,7 +25,7 @@ from gdlab.op import Axis
 from gdlab.plan import compile
 from gdlab.plan.codec import from_json, to_json
 from gdlab.plan.lower import fold_stages
-from gdlab.plan.records import ExecutionPlan, Lane
+from gdlab.plan.records import ExecutionPlan, NodeLane
 from gdlab.plan.target import CompileOptions
 from gdlab.plan.terms import flat_access
 
@@ -214,7 +214,7 @@ def test_phases_come_from_lanes_or_from_the_gradients() -> None:
     g = plans.regression()
     default = compile(g, mode="training")
     assert [d.phase for d in default.dispatches] == ["forward"] * 3 + ["backward"] * 3
-    lanes = [Lane("forward", n.id) for n in g]
+    lanes = [NodeLane("forward", n.id) for n in g]
     assert {d.phase for d in compile(g, mode="training", lanes=lanes).dispatches} == {"forward"}
     with pytest.raises(CompileError, match=f"compile: lanes: given 1 lanes, wanted {len(g)}, one per node"):
         compile(g, mode="training", lanes=lanes[:1])

@@ -18,7 +18,7 @@ import pytest
 from gdlab import ops
 from gdlab.devices.choose import device as choose_device
 from gdlab.graph import Graph
-from gdlab.plan import cache
+from gdlab.plan import plan_cache
 from gdlab.plan.target import CompileOptions, Limits, Target
 from gdlab.session import Session, SessionConfig, build, build_session_cached
 
@@ -95,7 +95,7 @@ def key(graph: Graph | None = None, **change: Any) -> str | None:
     facts: dict[str, Any] = {
         "mode": "training", "optimize": {}, "skipped": False, "options": CompileOptions(), "target": TARGET,
     }  # fmt: skip
-    return cache.key_of(graph or graph_with(), **facts | change)
+    return plan_cache.key_of(graph or graph_with(), **facts | change)
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -108,9 +108,9 @@ def test_another_version_changes_the_key(monkeypatch: pytest.MonkeyPatch) -> Non
     before = key()
     for name in ("VERSION", "FORMAT"):
         with monkeypatch.context() as patch:
-            patch.setattr(cache, name, 99)
+            patch.setattr(plan_cache, name, 99)
             assert key() != before
-    monkeypatch.setattr(cache, "_version", lambda: "99")
+    monkeypatch.setattr(plan_cache, "_version", lambda: "99")
     assert key() != before
 
 
@@ -151,7 +151,7 @@ def test_no_damaged_byte_reaches_a_plan(tmp_path: Path) -> None:
     path, rng = tmp_path / "a", random.Random(3)
     hits(path)
     whole = path.read_bytes()
-    good = cache.load(path, str(json.loads(whole)["key"]), graph_with())
+    good = plan_cache.load(path, str(json.loads(whole)["key"]), graph_with())
     assert good is not None
     for _ in range(CORRUPTIONS):
         place = rng.randrange(len(whole))
@@ -160,7 +160,7 @@ def test_no_damaged_byte_reaches_a_plan(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = cache.load(path, str(json.loads(whole)["key"]), graph_with())
+            found = plan_cache.load(path, str(json.loads(whole)["key"]), graph_with())
         assert found is None or found.plan == good.plan
 
 

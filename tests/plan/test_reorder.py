@@ -11,7 +11,7 @@ import plans
 import pytest
 import slot_checker
 from random_graphs import random_feeds, random_graph
-from slot_checker import Hazard, judge
+from slot_checker import SlotHazard, judge
 
 import gdlab as gd
 from gdlab.autodiff import differentiate
@@ -147,7 +147,7 @@ def sharing(plan: ExecutionPlan, a: int, b: int) -> ExecutionPlan:
 
 def test_the_judge_sees_groups_that_are_too_wide() -> None:
     for number in range(len(PLAN.groups) - 1):
-        with pytest.raises(Hazard):
+        with pytest.raises(SlotHazard):
             judge(merged(PLAN, number))
 
 
@@ -159,7 +159,7 @@ def test_the_judge_sees_slots_that_are_shared_too_early() -> None:
         for b in inner:
             meet = lives[a].first_group <= lives[b].first_group <= lives[a].last_group
             if a != b and meet and PLAN.memory.slot_of[a] != PLAN.memory.slot_of[b]:
-                with pytest.raises(Hazard):
+                with pytest.raises(SlotHazard):
                     judge(sharing(PLAN, a, b))
                 caught += 1
     assert caught > 5
@@ -167,8 +167,8 @@ def test_the_judge_sees_slots_that_are_shared_too_early() -> None:
 
 def test_the_judge_sees_kept_buffers_in_one_slot_and_two_writers() -> None:
     (_, x), (_, y) = PLAN.input_buffers
-    with pytest.raises(Hazard, match="are both kept in slot"):
+    with pytest.raises(SlotHazard, match="are both kept in slot"):
         judge(sharing(PLAN, x, y))
     twice = replace(PLAN.dispatches[1], results=PLAN.dispatches[0].results)
-    with pytest.raises(Hazard):
+    with pytest.raises(SlotHazard):
         judge(replace(PLAN, dispatches=(PLAN.dispatches[0], twice, *PLAN.dispatches[2:])))

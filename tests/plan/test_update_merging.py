@@ -28,7 +28,7 @@ from gdlab.plan.target import CompileOptions, Limits, Target
 from gdlab.plan.update import MERGED, Clip, Recipe, parts_of, update_dispatches, update_of
 from gdlab.plan.verify import verify_update
 from gdlab.session import Optimizer, SessionConfig, build, build_session
-from gdlab.session.optimizer import scalars
+from gdlab.session.update_settings import scalars
 
 SIZES = {"a": (5, 3), "gate": (6, 5), "up": (6, 5), "b": (257,), "c": (1,), "d": (33, 9)}
 

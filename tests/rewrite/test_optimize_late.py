@@ -15,9 +15,9 @@ from structure import same_structure
 import gdlab.ops as ops
 from gdlab.graph.replay import replay, topological
 from gdlab.rewrite import OptimizeReport, optimize
-from gdlab.rewrite.engine.egglog_program import Program, Rows, program_of
+from gdlab.rewrite.engine.egglog_program import GraphRows, RuleProgram, program_of
 from gdlab.rewrite.engine.history import deltas
-from gdlab.rewrite.engine.saturate import Snapshot
+from gdlab.rewrite.engine.saturate import EGraphSnapshot
 from gdlab.rewrite.explain.report import LATE
 from gdlab.rewrite.rules import RULES
 from gdlab.rewrite.rules.relations import Interner, interned
@@ -104,13 +104,13 @@ def test_facts_that_go_together_are_said_once_and_all_of_them() -> None:
         "f_inner": [(0,), (1,), (3,)],
         "f_single": [(1,), (2,), (3,)],
     }
-    rows = Rows(facts={name: list(part) for name, part in facts.items()}, count=4)
+    rows = GraphRows(facts={name: list(part) for name, part in facts.items()}, count=4)
     said = [line.split("\t") for text in rows.tables(program).values() for line in text.splitlines()]
     assert len(said) == 5  # 0: two of them, 1 and 3: all three, 2: one and one
     assert sorted(_facts(program, said)) == sorted((name, *row) for name, part in facts.items() for row in part)
 
 
-def _facts(program: Program, said: list[list[str]]) -> list[tuple[Any, ...]]:
+def _facts(program: RuleProgram, said: list[list[str]]) -> list[tuple[Any, ...]]:
     """The rows of facts that lines stand for."""
     names = {number: name for name, (number, _) in program.inputs.items()}
     found: list[tuple[Any, ...]] = []
@@ -137,11 +137,11 @@ def test_deltas_do_not_depend_on_how_the_engine_numbers_classes(seed: int, monke
     assert len(plain) > 1
 
 
-def _renumbered(shot: Snapshot, turn: Any) -> Snapshot:
+def _renumbered(shot: EGraphSnapshot, turn: Any) -> EGraphSnapshot:
     class_of = {id: turn(c) for id, c in shot.class_of.items()}
     enodes = [(op, tuple(map(turn, args)), attrs, turn(c)) for op, args, attrs, c in shot.enodes]
     fired = [[(tuple(map(turn, env)), attrs, turn(root)) for env, attrs, root in rows] for rows in shot.fired]
-    return Snapshot(class_of, enodes, fired)
+    return EGraphSnapshot(class_of, enodes, fired)
 
 
 # order ----------------------------------------------------------------------------------------------------------------

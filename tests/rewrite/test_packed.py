@@ -17,7 +17,7 @@ from gdlab.base.errors import ShapeError
 from gdlab.graph import Graph, Value
 from gdlab.op import text
 from gdlab.op.reference import evaluate
-from gdlab.op.storage import DerivedParam, Part, derived_parameters, stored_in, stored_parameters
+from gdlab.op.storage import DerivedParam, SourceRange, derived_parameters, stored_in, stored_parameters
 from gdlab.ops.packed import packed
 from gdlab.plan import codec, compile
 from gdlab.plan.target import Target
@@ -195,7 +195,7 @@ def test_the_sources_are_ranges_of_one_buffer(form: Form) -> None:
     assert names == ("gate", "up", "down", "bias")
     gate, up, down, bias = places
     ref, axis, start, stop = gate
-    assert (axis, start, stop) == (form.axis, 0, N) and up == Part(ref, form.axis, N, 2 * N)
+    assert (axis, start, stop) == (form.axis, 0, N) and up == SourceRange(ref, form.axis, N, 2 * N)
     assert plan.buffers[ref].kind == "derived" and plan.buffers[ref].name == "gate+up"
     assert [b.name for b in plan.buffers if b.kind in ("parameter", "derived")] == ["down", "gate+up", "bias"]
     assert plan.param_types["up"].shape == form.weight and [d.name for d in plan.derived_params] == ["gate+up"]

@@ -13,7 +13,7 @@ from gdlab import ops
 from gdlab.base.types import f32
 from gdlab.graph import ConstantData, Value
 from gdlab.rewrite import optimize
-from gdlab.rewrite.rules.constant_conditions import LAYOUTS, Layout, turn_of
+from gdlab.rewrite.rules.constant_conditions import LAYOUTS, AngleLayout, turn_of
 
 S, H = 5, 3  # rows, heads
 THETA = 10000.0
@@ -114,4 +114,4 @@ def test_a_table_tells_its_base(theta: float, d: int) -> None:
             assert turn_of(held, shape, layout, f is np.sin) == (theta if layout.rows == 2 else None)
             assert turn_of(held, data.shape, layout, f is np.sin) == theta
             assert turn_of(held, data.shape, layout, f is np.cos) is None
-            assert turn_of(held, data.shape, Layout(layout.rows, not layout.twice), f is np.sin) is None
+            assert turn_of(held, data.shape, AngleLayout(layout.rows, not layout.twice), f is np.sin) is None

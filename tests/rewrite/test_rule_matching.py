@@ -14,13 +14,13 @@ from gdlab.base.types import TensorType
 from gdlab.graph import Graph, Value
 from gdlab.rewrite import RULES, Rule, optimize
 from gdlab.rewrite.rules.pattern import Refusal
-from gdlab.rewrite.rules.soundness import Case, _append, cases, constants_of
+from gdlab.rewrite.rules.soundness import RuleCase, _append, cases, constants_of
 
 SEVERAL = 12  # mutants of a rule
 
 
 @pytest.mark.parametrize(("rule", "case", "refusal"), list(refusals()))
-def test_a_rule_refuses_with_the_reason_of_its_condition(rule: Rule, case: Case, refusal: Refusal) -> None:
+def test_a_rule_refuses_with_the_reason_of_its_condition(rule: Rule, case: RuleCase, refusal: Refusal) -> None:
     graph = side(rule, case)
     _, report = optimize(graph, phase=rule.phases[-1], only=(rule.name,), enable=(rule.name,))
     assert next(r.fired for r in report.rules if r.id == rule.name) == 0
@@ -46,7 +46,7 @@ def repeated(rule: Rule) -> list[tuple[int, int]]:
 
 
 def instance(
-    rule: Rule, case: Case, graph: Graph, suffix: str, swap: tuple[int, int] = (-1, -1),
+    rule: Rule, case: RuleCase, graph: Graph, suffix: str, swap: tuple[int, int] = (-1, -1),
     other: dict[int, Value] | None = None,
 ) -> dict[int, Value]:  # fmt: skip
     """The left side on leaves of its own; the operand `swap` is read from another instance."""

@@ -17,7 +17,7 @@ from gdlab.base.errors import ArgumentError, UnknownNameError
 from gdlab.graph import Graph
 from gdlab.session import Session
 from gdlab.session.run.breakpoints import parse_break
-from gdlab.session.run.conditions import ConditionError, parse_condition
+from gdlab.session.run.stop_conditions import ConditionError, parse_condition
 from gdlab.session.tensors import find_tensor, tensor_names
 from gdlab.study.study import Study
 

@@ -171,7 +171,7 @@ def test_element_types_may_mix(tmp_path: Path) -> None:
     """The digest follows the order of the header, which sorts by element size first."""
     tensors = {"a": np.arange(3, dtype=np.float16), "b": np.arange(4, dtype=np.float32), "é\t": np.ones(1, np.float32)}
     layout = {"parameters": [["é\t", [1], "F32"], ["a", [3], "F16"], ["b", [4], "F32"]], "adam": []}
-    checkpoint.write(tmp_path / "a", checkpoint.Snapshot(tensors, 7, ()), layout)
+    checkpoint.write(tmp_path / "a", checkpoint.CheckpointContent(tensors, 7, ()), layout)
     back = checkpoint.read(tmp_path / "a", layout)
     assert back.adam_step == 7 and same(back.tensors, tensors) and back.tensors["a"].dtype == np.float16
 

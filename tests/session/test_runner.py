@@ -18,7 +18,7 @@ from gdlab.base.errors import ArgumentError, SessionError, ShapeError
 from gdlab.devices.base import owner
 from gdlab.graph import Graph
 from gdlab.session import Session, build_session
-from gdlab.session.run.runner import Event, Runner, make_feed, random_batch
+from gdlab.session.run.runner import LogEvent, Runner, make_feed, random_batch
 from gdlab.study.study import Study
 
 ONE = {"x": np.ones(1, np.float32)}
@@ -89,7 +89,7 @@ def test_pause_takes_effect_before_the_next_step_and_resume_finishes(runner: Run
     gate.opened.set()
     runner.wait(future)  # step 5 was under way when Pause came
     assert (runner.session.step_count, runner.state, runner.reason, runner.wanted) == (5, "paused", "by you", 9)
-    assert runner.events == [Event(5, "pause", "paused by you")]
+    assert runner.events == [LogEvent(5, "pause", "paused by you")]
     runner.wait(runner.resume())
     assert (made(runner.session), runner.state, runner.reason) == (9, "ready", "")
     assert [step for step, _ in runner.losses] == list(range(1, 10))
@@ -233,7 +233,7 @@ def test_an_error_of_the_feed_pauses_and_keeps_the_session_usable(
         runner.run(5, feed)
     assert str(caught.value) == text
     assert (runner.state, runner.reason) == ("paused", text) and made(runner.session) == 0
-    assert runner.events == [Event(0, "error", text)]
+    assert runner.events == [LogEvent(0, "error", text)]
     runner.run(4, lambda step: ONE)
     assert made(runner.session) == 4 and runner.state == "ready"
 
@@ -251,7 +251,7 @@ def test_a_loss_that_is_not_finite_pauses_with_its_reason(runner: Runner) -> Non
     runner.run(100, lambda step: bad if step == 3 else ONE)
     assert (runner.state, runner.reason) == ("paused", "non-finite loss nan at step 4")
     assert 4 <= runner.session.step_count <= 4 + 2, "at most two more were under way"
-    assert runner.events[0] == Event(4, "nonfinite", "loss is nan at step 4")
+    assert runner.events[0] == LogEvent(4, "nonfinite", "loss is nan at step 4")
     assert runner.wanted == 100
 
 

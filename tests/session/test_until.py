@@ -10,7 +10,7 @@ import pytest
 from gdlab import ops
 from gdlab.base.errors import ArgumentError
 from gdlab.graph import Graph
-from gdlab.session.run.conditions import parse_condition
+from gdlab.session.run.stop_conditions import parse_condition
 from gdlab.study.study import Study
 
 NUMBERS = {"loss": lambda s: s["loss"], "step": lambda s: s["step"]}

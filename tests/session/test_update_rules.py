@@ -15,7 +15,7 @@ from gdlab.base.errors import ArgumentError, CheckpointError, SessionError, Unkn
 from gdlab.base.types import Array
 from gdlab.graph import Graph, Value
 from gdlab.plan.rules import RULES, Number, UpdateRule, update_rule
-from gdlab.plan.rules.record import register
+from gdlab.plan.rules.rule_record import register
 from gdlab.session import Optimizer, Session, build_session
 from gdlab.view.document.dispatches import Labels, plan_section
 

@@ -19,8 +19,8 @@ from gdlab.study.study import Study
 from gdlab.view.answer.answer_html import MOST_ROWS, answer_html
 from gdlab.view.answer.answer_record import (
     Answer,
-    Axis,
     Bar,
+    BarAxis,
     Cell,
     Column,
     Counts,
@@ -30,7 +30,7 @@ from gdlab.view.answer.answer_record import (
     Section,
     Text,
 )
-from gdlab.view.answer.answer_record import Verdict as Mark
+from gdlab.view.answer.answer_record import VerdictMark as Mark
 from gdlab.view.answer.axis import log_scale, power
 from gdlab.view.answer.making import (
     check_answer,
@@ -85,12 +85,12 @@ class Seen(HTMLParser):
         self.texts.append(data)
 
 
-def table(*rows: tuple[Cell, ...], axis: Axis | None = None) -> Answer:
+def table(*rows: tuple[Cell, ...], axis: BarAxis | None = None) -> Answer:
     columns = tuple(Column(f"c{i}") for i in range(len(rows[0])))
     return Answer("title", "ok", "all is well", "twin", (Section("rows", columns, rows, axis=axis),), "study")
 
 
-def drawn(*rows: tuple[Cell, ...], axis: Axis | None = None) -> str:
+def drawn(*rows: tuple[Cell, ...], axis: BarAxis | None = None) -> str:
     return answer_html(table(*rows, axis=axis)).removeprefix(f"<style>{STYLE}</style>")
 
 
@@ -106,7 +106,9 @@ def test_the_axis_has_whole_decades() -> None:
 
 
 def test_a_bar_ends_where_its_number_lies_on_the_axis() -> None:
-    html = drawn((Bar(1e-2, "a"),), (Bar(1.0, "b", tone="error"),), (Bar(0.0, "c"),), axis=Axis("x", 1.0, "tolerance"))
+    html = drawn(
+        (Bar(1e-2, "a"),), (Bar(1.0, "b", tone="error"),), (Bar(0.0, "c"),), axis=BarAxis("x", 1.0, "tolerance")
+    )
     # two decades below the limit, and one above it
     assert re.findall(r'<rect class="gd-answer-(\w+)" y="3" width="([\d.]+)"', html) == [
         ("bar", "1.5"),
@@ -119,7 +121,7 @@ def test_a_bar_ends_where_its_number_lies_on_the_axis() -> None:
 
 def test_labels_of_an_axis_do_not_touch() -> None:
     for exponent in range(1, 25):
-        html = drawn((Bar(10.0**-exponent, ""),), axis=Axis("x", 1.0))
+        html = drawn((Bar(10.0**-exponent, ""),), axis=BarAxis("x", 1.0))
         placed = [(float(x), float(w)) for x, w in re.findall(r'style="left:([\d.]+)px;width:([\d.]+)px"', html)]
         placed.sort()
         assert len(placed) >= 2 and placed[0][0] >= 0 and sum(placed[-1]) <= 120
@@ -131,7 +133,7 @@ def test_every_kind_of_cell_is_drawn() -> None:
         Text("words", "error", code=True), Link("dispatch 3", "dispatch:3"), Mark("bad", "it differs"),
         Bar(2.0, "2 µs", 5.0), Course((1.0, math.nan, 2.0, 3.0), "mean"), Counts((1, 0, 4), "−1", "1"),
         Position(2, 4, 1, ("a", "b", "c", "d")),
-    ), axis=Axis("µs"))  # fmt: skip
+    ), axis=BarAxis("µs"))  # fmt: skip
     assert '<bdi class="gd-answer-code gd-answer-error">words</bdi>' in html
     assert 'data-gdlab-study="study" data-gdlab-entity="dispatch:3"' in html
     assert 'title="it differs">✗<' in html and html.count("gd-answer-predicted") == 1
@@ -166,7 +168,7 @@ def test_labels_are_text_whatever_they_hold(label: str) -> None:
         Course((1.0, 2.0), label), Counts((1, 2), label, label), Position(1, 2, 0, (label, label)),
     )  # fmt: skip
     columns = tuple(Column(label, wide=i == 0) for i in range(len(cells)))
-    section = Section(label, columns, (cells,), label, Axis(label, 1.0, label), (label,))
+    section = Section(label, columns, (cells,), label, BarAxis(label, 1.0, label), (label,))
     html = answer_html(Answer(label, "bad", label, label, (section,), label))
     seen = Seen(html)
     assert set(seen.tags) <= TAGS and {name for name, _ in seen.attributes} <= ATTRIBUTES and seen.open == []

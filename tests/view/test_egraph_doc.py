@@ -30,14 +30,14 @@ from gdlab.view.document.closure import problems
 from gdlab.view.document.columns import Table
 from gdlab.view.document.document import Document, read_doc
 from gdlab.view.document.growth import grown
-from gdlab.view.document.make import Draft, graph_summary
+from gdlab.view.document.make import DocumentDraft, graph_summary
 from gdlab.view.document.reduced import NO_GROWTH, without_growth
 from gdlab.view.text.twin import everything, twin
 
 
 def documented(graph: Graph, report: OptimizeReport, result: Graph) -> Document:
     """The document of one call of `optimize`."""
-    draft = Draft(graph, "g", False, {})
+    draft = DocumentDraft(graph, "g", False, {})
     draft.add(PipelineStage("optimized", "optimized", "Optimized", "written", result, report))
     return draft.document(graph_summary(graph, "g"))
 

@@ -26,8 +26,8 @@ from gdlab.graph import Graph
 from gdlab.op.text import parse
 from gdlab.study.study import Study
 from gdlab.view.document.make import Document, graph_doc, load_doc, read_doc
-from gdlab.view.files import dot
 from gdlab.view.picture.html import page
+from gdlab.view.saved_views import dot
 
 EVIL = "</script><img src=x onerror=alert(1)><!--"
 MODULE = "function draw(el, doc, host) { el.textContent = doc.title; }\nexport {\n  connect,\n  draw as mount\n};\n"

@@ -230,7 +230,7 @@ def test_cut_counts_code_points() -> None:
 
 def test_the_tour_stands_as_it_was_drawn() -> None:
     """The written graph of the drawing: a straight spine, pills 12 left of their op."""
-    draft = corpus.Draft()
+    draft = corpus.GraphWriter()
     x, y = draft.input("x", "f32[32, 784]"), draft.input("y", "f32[32, 10]")
     h = draft.op("relu", draft.linear(x, "1", 128), name="h")
     z = draft.linear(h, "2", 10)
@@ -338,7 +338,7 @@ def test_an_adjoint_stands_on_the_row_of_its_op() -> None:
 
 def test_the_way_back_is_as_straight_as_the_way_there() -> None:
     """What stands beside the adjoints, gradients of parameters and the edges to them, does not push them aside."""
-    draft = corpus.Draft()
+    draft = corpus.GraphWriter()
     h = draft.input("x", "f32[32, 64]")
     for i in range(8):
         h = draft.op("relu", draft.linear(h, str(i), 64))

@@ -23,7 +23,7 @@ from gdlab.graph import Graph
 from gdlab.plan.dispatch import SCALARS
 from gdlab.session import Optimizer
 from gdlab.session.initial import DOMAIN
-from gdlab.session.optimizer import scalars
+from gdlab.session.update_settings import scalars
 from gdlab.study.study import Study
 from gdlab.view.document import runnable
 from gdlab.view.document.runnable import runnable_doc
@@ -183,7 +183,7 @@ def test_files_keep_it_and_a_page_holds_the_engine(tmp_path: Path) -> None:
 
 
 def runnable_suffixes() -> tuple[str, ...]:
-    from gdlab.view.files import RUNNABLE
+    from gdlab.view.saved_views import RUNNABLE
 
     return RUNNABLE
 

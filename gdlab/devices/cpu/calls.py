@@ -10,7 +10,7 @@ import numpy as np
 from gdlab.base.errors import CompileError
 from gdlab.base.types import Array
 from gdlab.devices.cpu.builder import NumpyKernelBuilder
-from gdlab.devices.cpu.chain_calls import Number, Scratch, array, build
+from gdlab.devices.cpu.chain_calls import ScalarLiteral, Scratch, array, build
 from gdlab.devices.cpu.update_calls import update
 from gdlab.op import REGISTRY, Axis, Shader
 from gdlab.op.numpy_form import NumpyCall, NumpyForm
@@ -73,7 +73,7 @@ def _reduce(builder: NumpyKernelBuilder) -> None:
     _fold(builder, r.combine, x, builder.out((r.outer, r.inner)))
     if r.finish == "acc" and not builder.d.epilogue:
         return
-    acc = build(r.finish, {"acc": array(builder.out(shape)), "n": Number(np.float32(r.count))})
+    acc = build(r.finish, {"acc": array(builder.out(shape)), "n": ScalarLiteral(np.float32(r.count))})
     builder.chain(builder.d.epilogue, size, acc, builder.out(shape))
 
 

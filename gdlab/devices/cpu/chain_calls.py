@@ -49,43 +49,43 @@ class Scratch:
 
 # values of an expression ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Number:
+class ScalarLiteral:
     """A literal: float32 or bool."""
 
     value: Any
 
 
 @dataclass(eq=False)
-class Node:
+class ArrayNode:
     """An array: one that exists (`array`), or the result of `ufunc` over `args`."""
 
     shape: Shape
     dtype: np.dtype[Any]
     array: Array | None = None
     ufunc: Callable[..., Any] | None = None
-    args: tuple[Node | Number, ...] = ()
-    flag: Node | None = None  # this float is 1 where `flag` holds, else 0
+    args: tuple[ArrayNode | ScalarLiteral, ...] = ()
+    flag: ArrayNode | None = None  # this float is 1 where `flag` holds, else 0
     uses: int = field(default=0)
 
 
-Value = Node | Number
-_ONE, _ZERO, _FALSE = Number(np.float32(1)), Number(np.float32(0)), Number(np.bool_(False))
+Value = ArrayNode | ScalarLiteral
+_ONE, _ZERO, _FALSE = ScalarLiteral(np.float32(1)), ScalarLiteral(np.float32(0)), ScalarLiteral(np.bool_(False))
 
 
 def _make(ufunc: Callable[..., Any], *args: Value, dtype: np.dtype[Any] = _F32) -> Value:
-    if all(isinstance(a, Number) for a in args):
+    if all(isinstance(a, ScalarLiteral) for a in args):
         with np.errstate(all="ignore"):
-            return Number(dtype.type(ufunc(*(a.value for a in args if isinstance(a, Number)))))
-    shape = np.broadcast_shapes(*(a.shape for a in args if isinstance(a, Node)))
-    return Node(shape, dtype, ufunc=ufunc, args=args)
+            return ScalarLiteral(dtype.type(ufunc(*(a.value for a in args if isinstance(a, ScalarLiteral)))))
+    shape = np.broadcast_shapes(*(a.shape for a in args if isinstance(a, ArrayNode)))
+    return ArrayNode(shape, dtype, ufunc=ufunc, args=args)
 
 
 def _select(if_false: Value, if_true: Value, condition: Value) -> Value:
     """Selection by bits, never by arithmetic: what is not taken may be infinite or NaN."""
-    if isinstance(condition, Number):
+    if isinstance(condition, ScalarLiteral):
         return if_true if condition.value else if_false
     if _is(if_false, 0.0) and _is(if_true, 1.0):
-        made = Node(condition.shape, _F32, ufunc=np.positive, args=(condition,), flag=condition)
+        made = ArrayNode(condition.shape, _F32, ufunc=np.positive, args=(condition,), flag=condition)
         return made
     if _is(if_false, 0.0):
         return _masked(if_true, condition)
@@ -97,7 +97,7 @@ def _select(if_false: Value, if_true: Value, condition: Value) -> Value:
 
 def _is(value: Value, number: float) -> bool:
     """Whether it is this literal (+0.0, not −0.0)."""
-    return isinstance(value, Number) and value.value == number and not math.copysign(1, float(value.value)) < 0
+    return isinstance(value, ScalarLiteral) and value.value == number and not math.copysign(1, float(value.value)) < 0
 
 
 def _masked(value: Value, condition: Value) -> Value:
@@ -118,19 +118,19 @@ def _bits(value: Any) -> Any:
 
 
 def _not_equal(a: Value, b: Value) -> Value:
-    if isinstance(a, Node) and a.flag is not None and _is(b, 0.0):
+    if isinstance(a, ArrayNode) and a.flag is not None and _is(b, 0.0):
         return a.flag
     return _make(np.not_equal, a, b, dtype=_BOOL)
 
 
 def _is_nan(x: Value) -> Value:
-    return _FALSE if isinstance(x, Node) and x.flag is not None else _make(np.isnan, x, dtype=_BOOL)
+    return _FALSE if isinstance(x, ArrayNode) and x.flag is not None else _make(np.isnan, x, dtype=_BOOL)
 
 
 def _logical(ufunc: Callable[..., Any], absorbing: bool) -> Callable[[Value, Value], Value]:
     def make(a: Value, b: Value) -> Value:
         for one, other in ((a, b), (b, a)):
-            if isinstance(one, Number):
+            if isinstance(one, ScalarLiteral):
                 return one if bool(one.value) == absorbing else other
         return _make(ufunc, a, b, dtype=_BOOL)
 
@@ -213,7 +213,7 @@ def _walk(tree: ast.expr, text: str, scope: Mapping[str, Value]) -> Value:
         case ast.Name(id=name) if name in scope:
             return scope[name]
         case ast.Constant(value=float() | int() as value):
-            return Number(np.float32(value))
+            return ScalarLiteral(np.float32(value))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             return _BINARY[type(op)](_walk(left, text, scope), _walk(right, text, scope))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
@@ -230,7 +230,7 @@ def emit(result: Value, out: Array, scratch: Scratch, taken: set[int]) -> list[N
     """The calls that leave `result` in `out`, in order; temporaries are reused as soon as nobody reads them. Large
     results are made in parts, all calls of one part after the other: temporaries then stay in the cache (4 million
     numbers: 0.72–0.91 of the time; 2026-11-21)."""
-    if isinstance(result, Number):
+    if isinstance(result, ScalarLiteral):
         return [(np.copyto, (out, result.value))]
     order = _order(result)
     if result.array is not None:
@@ -246,22 +246,22 @@ def emit(result: Value, out: Array, scratch: Scratch, taken: set[int]) -> list[N
     return steps
 
 
-def _part(order: list[Node], part: slice, shape: Shape) -> list[Node]:
+def _part(order: list[ArrayNode], part: slice, shape: Shape) -> list[ArrayNode]:
     """The nodes, where they have the first axis of `shape`, over a part of it."""
-    nodes: list[Node] = []
+    nodes: list[ArrayNode] = []
     place = {id(node): i for i, node in enumerate(order)}
     for node in order:
         cut = len(node.shape) == len(shape) and node.shape[0] == shape[0]
         if node.array is not None:
             nodes.append(array(node.array[part]) if cut else node)
             continue
-        args = tuple(nodes[place[id(a)]] if isinstance(a, Node) else a for a in node.args)
+        args = tuple(nodes[place[id(a)]] if isinstance(a, ArrayNode) else a for a in node.args)
         size = (part.stop - part.start, *node.shape[1:]) if cut else node.shape
-        nodes.append(Node(size, node.dtype, ufunc=node.ufunc, args=args))
+        nodes.append(ArrayNode(size, node.dtype, ufunc=node.ufunc, args=args))
     return nodes
 
 
-def _emit(order: list[Node], result: Node, out: Array, scratch: Scratch, taken: set[int]) -> list[NumpyCall]:
+def _emit(order: list[ArrayNode], result: ArrayNode, out: Array, scratch: Scratch, taken: set[int]) -> list[NumpyCall]:
     places: dict[int, Array] = {}
     owned: dict[int, Array] = {}
     steps: list[NumpyCall] = []
@@ -303,11 +303,11 @@ def lay_out(
     return steps, tuple(whole)
 
 
-def _distinct(node: Node) -> list[Node]:
-    return list({id(a): a for a in node.args if isinstance(a, Node)}.values())
+def _distinct(node: ArrayNode) -> list[ArrayNode]:
+    return list({id(a): a for a in node.args if isinstance(a, ArrayNode)}.values())
 
 
-def _step(node: Node, args: tuple[Any, ...], target: Array) -> NumpyCall:
+def _step(node: ArrayNode, args: tuple[Any, ...], target: Array) -> NumpyCall:
     """One call; selections get their views of bits now instead of at every run."""
     assert node.ufunc is not None  # a node without an array is computed
     if node.ufunc is np.positive:
@@ -336,7 +336,7 @@ def _constant(value: float, shape: Shape) -> Array:
 
 
 def _argument(value: Value, places: dict[int, Array]) -> Any:
-    return _scalar(value.value.tobytes(), value.value.dtype) if isinstance(value, Number) else places[id(value)]
+    return _scalar(value.value.tobytes(), value.value.dtype) if isinstance(value, ScalarLiteral) else places[id(value)]
 
 
 @lru_cache(maxsize=1024)
@@ -345,11 +345,11 @@ def _scalar(data: bytes, dtype: np.dtype[Any]) -> Array:
     return np.frombuffer(data, dtype).reshape(())
 
 
-def _order(result: Node) -> list[Node]:
+def _order(result: ArrayNode) -> list[ArrayNode]:
     """Nodes in the order of evaluation, equal ones once; counts the readers of each."""
-    order: list[Node] = []
+    order: list[ArrayNode] = []
     state: dict[int, int] = {}
-    stack: list[Node] = [result]
+    stack: list[ArrayNode] = [result]
     while stack:
         node = stack[-1]
         if state.get(id(node)) == 2:
@@ -361,7 +361,7 @@ def _order(result: Node) -> list[Node]:
             continue
         state[id(node)] = 1
         node.uses = 0
-        stack.extend(a for a in reversed(node.args) if isinstance(a, Node) and state.get(id(a)) is None)
+        stack.extend(a for a in reversed(node.args) if isinstance(a, ArrayNode) and state.get(id(a)) is None)
     kept = _merged(order)
     for node in kept:
         for arg in _distinct(node):
@@ -369,14 +369,14 @@ def _order(result: Node) -> list[Node]:
     return kept
 
 
-def _merged(order: list[Node]) -> list[Node]:
+def _merged(order: list[ArrayNode]) -> list[ArrayNode]:
     """Every computation once: an expression may say `sigmoid_stable(x)` twice."""
-    first: dict[tuple[object, ...], Node] = {}
-    stands_for: dict[int, Node] = {}
-    kept: list[Node] = []
+    first: dict[tuple[object, ...], ArrayNode] = {}
+    stands_for: dict[int, ArrayNode] = {}
+    kept: list[ArrayNode] = []
     for node in order:
-        node.args = tuple(stands_for[id(a)] if isinstance(a, Node) else a for a in node.args)
-        key = (node.ufunc, *(id(a) if isinstance(a, Node) else a.value.tobytes() for a in node.args))
+        node.args = tuple(stands_for[id(a)] if isinstance(a, ArrayNode) else a for a in node.args)
+        key = (node.ufunc, *(id(a) if isinstance(a, ArrayNode) else a.value.tobytes() for a in node.args))
         found = node if node.array is not None else first.setdefault(key, node)
         stands_for[id(node)] = found
         if found is node:
@@ -385,9 +385,9 @@ def _merged(order: list[Node]) -> list[Node]:
 
 
 # chains --------------------------------------------------------------------------------------------------------------
-def array(data: Array) -> Node:
+def array(data: Array) -> ArrayNode:
     """An array as a value."""
-    return Node(data.shape, data.dtype, array=data)
+    return ArrayNode(data.shape, data.dtype, array=data)
 
 
 def chain(lines: Sequence[PointOp], operands: Mapping[int, Array], acc: Value | None) -> Value:
@@ -396,7 +396,7 @@ def chain(lines: Sequence[PointOp], operands: Mapping[int, Array], acc: Value | 
     values: list[Value] = []
     for line in lines:
         scope: dict[str, Value] = {
-            name: Number(np.float32(value)) for name, value in line.attrs if isinstance(value, (int, float))
+            name: ScalarLiteral(np.float32(value)) for name, value in line.attrs if isinstance(value, (int, float))
         }
         for name, arg in zip(line.names, line.args, strict=True):
             match arg.kind:
@@ -408,7 +408,7 @@ def chain(lines: Sequence[PointOp], operands: Mapping[int, Array], acc: Value | 
                     assert acc is not None  # the plan was verified
                     scope[name] = acc
                 case "literal":
-                    scope[name] = Number(np.float32(arg.value))
+                    scope[name] = ScalarLiteral(np.float32(arg.value))
         values.append(build(line.expr, scope))
     if values:
         return values[-1]

@@ -25,14 +25,14 @@ from gdlab.devices.base import (
     Program,
     Readback,
     Region,
-    Shared,
+    SharedBuffers,
     Stamp,
 )
 from gdlab.devices.cpu.cpu_queue import CpuQueue, CpuRecorded
 from gdlab.devices.fit import check_memory, free_bytes, physical_bytes, zeros
 from gdlab.plan.dispatch import SCALARS, Dispatch
-from gdlab.plan.records import Buffer, ExecutionPlan, Update
-from gdlab.plan.rules.record import BLOCK
+from gdlab.plan.records import ExecutionPlan, PlanBuffer, Update
+from gdlab.plan.rules.rule_record import BLOCK
 from gdlab.plan.target import Limits, Target
 from gdlab.plan.verify import verify, verify_update
 
@@ -61,7 +61,7 @@ class CpuDevice(Device):
         """A queue with memory of its own."""
         return CpuQueue()
 
-    def load(self, plan: ExecutionPlan, shared: Shared | None = None) -> CpuProgram:
+    def load(self, plan: ExecutionPlan, shared: SharedBuffers | None = None) -> CpuProgram:
         """Verify the plan and compile it to NumPy calls."""
         verify(plan)
         check_memory(plan.memory.physical_bytes, plan.buffers, free_bytes())
@@ -95,7 +95,7 @@ class CpuProgram(Program):
 
     queue: CpuQueue
 
-    def __init__(self, plan: ExecutionPlan, shared: Shared | None = None) -> None:
+    def __init__(self, plan: ExecutionPlan, shared: SharedBuffers | None = None) -> None:
         self.plan, self.update, self.queue, self.open = plan, NO_UPDATE, CpuQueue(), True
         self.turn = _turn(plan, shared)
         self._rest = weakref.finalize(self, self.turn.rest)  # others go on with a turn that they share
@@ -377,7 +377,7 @@ class CpuProgram(Program):
         return self.arrays[buffer]
 
 
-def _turn(plan: ExecutionPlan, shared: Shared | None) -> OwnerThread:
+def _turn(plan: ExecutionPlan, shared: SharedBuffers | None) -> OwnerThread:
     """A turn of its own; that of the program whose parameters it shares where one of the two trains them."""
     other = None if shared is None else shared.program
     if other is not None and "training" in (plan.mode, other.plan.mode):
@@ -385,7 +385,7 @@ def _turn(plan: ExecutionPlan, shared: Shared | None) -> OwnerThread:
     return OwnerThread("device")
 
 
-def _slots(plan: ExecutionPlan, shared: Shared | None) -> list[Array]:
+def _slots(plan: ExecutionPlan, shared: SharedBuffers | None) -> list[Array]:
     """One array per slot, zeroed; that of a shared buffer, which is pinned and so alone in its slot, is the other's."""
     taken: dict[int, Array] = {}
     if shared is not None:
@@ -400,7 +400,7 @@ def _slots(plan: ExecutionPlan, shared: Shared | None) -> list[Array]:
     return [taken[i] if i in taken else zeros((size,), np.uint32) for i, size in enumerate(sizes)]
 
 
-def _blocks(plan: ExecutionPlan, shared: Shared | None) -> dict[int, Array]:
+def _blocks(plan: ExecutionPlan, shared: SharedBuffers | None) -> dict[int, Array]:
     """The words of every buffer of blocks, beside the values in its slot."""
     blocks = {b.id: zeros((b.nbytes // 4,), np.uint32) for b in plan.buffers if b.dtype.in_blocks}
     for b, other in shared.buffers if shared is not None else ():
@@ -410,6 +410,6 @@ def _blocks(plan: ExecutionPlan, shared: Shared | None) -> dict[int, Array]:
     return blocks
 
 
-def _tensor(slot: Array, buffer: Buffer) -> Array:
+def _tensor(slot: Array, buffer: PlanBuffer) -> Array:
     dtype = np.dtype(np.float32) if buffer.dtype.is_storage else buffer.dtype.numpy
     return slot[: math.prod(buffer.shape)].view(dtype).reshape(buffer.shape)

@@ -22,21 +22,21 @@ from gdlab.devices.base import (
     Bound,
     Clear,
     Copy,
-    Counters,
     Decode,
     Encode,
     Item,
     Queue,
+    QueueCounters,
     Readback,
     Recorded,
     Region,
     Stamp,
 )
+from gdlab.devices.buffer_pool import Pool, size_class
 from gdlab.devices.cpu.calls import steps_of
 from gdlab.devices.cpu.chain_calls import Scratch
 from gdlab.devices.cpu.update_calls import rule_scalars
 from gdlab.devices.fit import zeros
-from gdlab.devices.pool import Pool, size_class
 from gdlab.op.numpy_form import NumpyCall
 from gdlab.plan.dispatch import OWN_SCALARS, SCALARS, Dispatch
 from gdlab.plan.rules import rule_of
@@ -114,8 +114,8 @@ class CpuReadback(Readback):
 class CpuQueue(Queue):
     """Work of one program or door with NumPy. `scalars`: the per-step numbers by name; `stamps`: seconds by index."""
 
-    def __init__(self, depth: int = IN_FLIGHT, counters: Counters | None = None) -> None:
-        self.depth, self.counters = depth, Counters() if counters is None else counters
+    def __init__(self, depth: int = IN_FLIGHT, counters: QueueCounters | None = None) -> None:
+        self.depth, self.counters = depth, QueueCounters() if counters is None else counters
         self.scratch = Scratch()
         self.numbers = np.zeros(len(SCALARS) + OWN_SCALARS, np.float32)
         self.scalars = {name: self.numbers[i : i + 1].reshape(()) for i, name in enumerate(SCALARS)}

@@ -12,7 +12,7 @@ from gdlab.devices.cpu.chain_calls import Value, array, chain, emit
 from gdlab.op.numpy_form import NumpyCall
 from gdlab.plan.dispatch import Arg, ParameterUpdate, Stretch, scalar_places
 from gdlab.plan.rules import UpdateRule, rule_of
-from gdlab.plan.rules.record import BLOCK
+from gdlab.plan.rules.rule_record import BLOCK
 from gdlab.plan.rules.traced import traced
 
 __all__ = ["BLOCK", "rule_scalars", "update"]

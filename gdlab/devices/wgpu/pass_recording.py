@@ -33,7 +33,7 @@ _ROW = np.dtype([("pipeline", "u8"), ("group", "u8"), ("x", "u4"), ("y", "u4"), 
 _SECONDS = 30.0  # for the compiler
 
 
-class Rows(list[Row]):
+class RecordedRows(list[Row]):
     """Rows that are recorded again and again, and the same as a table for the C loop."""
 
     __slots__ = ("address", "table")
@@ -55,7 +55,7 @@ def record_pass(
     raw, stop = gpu.raw, len(rows) if stop is None else stop
     one_pass = raw.CommandEncoderBeginComputePass(encoder, described or gpu.null)
     in_c = loop()
-    if in_c is not None and isinstance(rows, Rows) and rows.address:
+    if in_c is not None and isinstance(rows, RecordedRows) and rows.address:
         in_c(_address(gpu, one_pass), rows.address + start * _ROW.itemsize, stop - start, *_functions(gpu))
     else:
         _one_by_one(gpu, rows[start:stop], one_pass)

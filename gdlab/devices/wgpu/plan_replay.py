@@ -17,14 +17,26 @@ import numpy as np
 from gdlab.base.errors import ArgumentError, CompileError, SessionError
 from gdlab.base.formats import decode, encode
 from gdlab.base.types import Array
-from gdlab.devices.base import KEPT, Bound, BufferCopy, Clear, Copy, Item, Program, Readback, Region, Shared, StepCall
+from gdlab.devices.base import (
+    KEPT,
+    Bound,
+    BufferCopy,
+    Clear,
+    Copy,
+    Item,
+    Program,
+    Readback,
+    Region,
+    SharedBuffers,
+    StepCall,
+)
 from gdlab.devices.fit import Place, check_memory, check_plan, check_update, plan_places, state_places, tenants
 from gdlab.devices.wgpu.compile_progress import told
 from gdlab.devices.wgpu.readback import WgpuReadback
 from gdlab.devices.wgpu.stamps import MOST, Stamps
 from gdlab.devices.wgpu.wgpu_queue import WgpuQueue, WgpuRecorded
 from gdlab.plan.dispatch import SCALARS, Dispatch
-from gdlab.plan.records import Buffer, ExecutionPlan, Update
+from gdlab.plan.records import ExecutionPlan, PlanBuffer, Update
 
 if TYPE_CHECKING:
     from gdlab.devices.wgpu.wgpu_device import Gpu
@@ -48,7 +60,7 @@ class WgpuProgram(Program):
     queue: WgpuQueue
 
     def __init__(
-        self, gpu: Gpu, plan: ExecutionPlan, checked: bool = True, shared: Shared | None = None
+        self, gpu: Gpu, plan: ExecutionPlan, checked: bool = True, shared: SharedBuffers | None = None
     ) -> None:
         self.gpu, self.plan, self.checked, self.open = gpu, plan, checked, True
         self.update, self.turn = NO_UPDATE, gpu.turn
@@ -92,7 +104,7 @@ class WgpuProgram(Program):
         regions = {b: Region(memory[places[b].home], 0, places[b].bound) for b, _ in dispatch.bindings}
         return self.queue.bind(where, dispatch, self.plan.target, regions)
 
-    def _taken(self, shared: Shared | None) -> dict[tuple[str, int], Any]:
+    def _taken(self, shared: SharedBuffers | None) -> dict[tuple[str, int], Any]:
         """The device buffers that belong to another program as well, by their place in this one."""
         if shared is None:
             return {}
@@ -362,7 +374,7 @@ class WgpuProgram(Program):
     def _memory_of(self, buffer: int) -> Any:
         return self.memory[self.places[buffer].home]
 
-    def _logical(self, where: str, buffer: int) -> Buffer:
+    def _logical(self, where: str, buffer: int) -> PlanBuffer:
         self._alive(where)
         if buffer not in self.places:
             raise ArgumentError(where, "buffer", buffer, f"one of the {len(self.places)} buffers of this program")

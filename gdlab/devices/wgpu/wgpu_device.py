@@ -25,9 +25,9 @@ from gdlab.base.errors import ArgumentError, CompileError, DeviceUnavailableErro
 from gdlab.base.memo import LruCache
 from gdlab.base.threads import OwnerThread
 from gdlab.base.words import natural
-from gdlab.devices.base import Counters, Device, DeviceInfo, Region, Shared, owner
+from gdlab.devices.base import Device, DeviceInfo, QueueCounters, Region, SharedBuffers, owner
+from gdlab.devices.buffer_pool import Pool
 from gdlab.devices.fit import ALIGN, Bounds, free_bytes, round_up
-from gdlab.devices.pool import Pool
 from gdlab.devices.wgpu.plan_replay import WgpuProgram
 from gdlab.devices.wgpu.readback import Mapped
 from gdlab.devices.wgpu.wgpu_queue import WgpuQueue
@@ -211,7 +211,7 @@ def _driver_environment() -> Iterator[None]:
 
 # an open adapter ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Pipeline:
+class CompiledKernel:
     """A compiled kernel; `keep` is the owner of the raw handle, `layout` what its bind groups are made against."""
 
     raw: Any
@@ -246,12 +246,14 @@ class Gpu:
         self.bounds = _bounds(self.device.limits)
         self.lost, self.pending, self.pipelines_created = False, 0, 0
         self.layouts: dict[str, tuple[Any, Any]] = {}
-        self.pipelines: weakref.WeakValueDictionary[tuple[str, str], Pipeline] = weakref.WeakValueDictionary()
-        self.kept: LruCache[tuple[str, str], Pipeline] = LruCache(KEPT_BYTES)  # the others live as long as their plans
+        self.pipelines: weakref.WeakValueDictionary[tuple[str, str], CompiledKernel] = weakref.WeakValueDictionary()
+        self.kept: LruCache[tuple[str, str], CompiledKernel] = LruCache(
+            KEPT_BYTES
+        )  # the others live as long as their plans
         self.address, self.calls = ffi.typeof("uintptr_t"), tuple[int, ...]()
         # what the text of a dispatch is written from → key of its kernel
         self.recipes: LruCache[Any, tuple[str, str]] = LruCache(2 << 20)
-        self.warm: weakref.WeakSet[Pipeline] = weakref.WeakSet()
+        self.warm: weakref.WeakSet[CompiledKernel] = weakref.WeakSet()
         self.mapped: weakref.WeakValueDictionary[int, Mapped] = weakref.WeakValueDictionary()
         self.tensors: Pool[Any] = Pool(self.buffer, FREE_BYTES)
         self.readbacks: Pool[Mapped] = Pool(partial(Mapped, self), FREE_BYTES)
@@ -311,7 +313,7 @@ class Gpu:
             self.layouts[access] = group, self.device.create_pipeline_layout(bind_group_layouts=[group])
         return self.layouts[access]
 
-    def kernel(self, where: str, dispatch: Dispatch, target: Target, counters: Counters) -> Pipeline:
+    def kernel(self, where: str, dispatch: Dispatch, target: Target, counters: QueueCounters) -> CompiledKernel:
         """The compiled kernel of a dispatch; the text of equal dispatches is written once."""
         access = "".join(a for _, a in dispatch.bindings) + "r" * bool(dispatch.scalars)
         shapes, written = tuple(o.shape for o in dispatch.operands), dispatch.source_hash or source_hash(dispatch)
@@ -327,7 +329,9 @@ class Gpu:
         self.recipes.put(recipe, key, RECIPE_BYTES)
         return pipeline
 
-    def pipeline(self, where: str, wgsl: str, access: str, trusted: bool = False) -> tuple[tuple[str, str], Pipeline]:
+    def pipeline(
+        self, where: str, wgsl: str, access: str, trusted: bool = False
+    ) -> tuple[tuple[str, str], CompiledKernel]:
         """(its key, the compiled kernel); the same text is compiled once per access signature. `trusted`: without
         checks of indices and loops, for kernels that leave no binding whatever the data."""
         key = hashlib.sha256(wgsl.encode()).hexdigest() + "!" * trusted, access
@@ -338,14 +342,14 @@ class Gpu:
             self.kept.put(key, pipeline, PIPELINE_BYTES)
         return key, pipeline
 
-    def known(self, key: tuple[str, str]) -> Pipeline | None:
+    def known(self, key: tuple[str, str]) -> CompiledKernel | None:
         """The compiled kernel of this key, now the most recently used; None once nothing uses or keeps it."""
         pipeline = self.kept.get(key) or self.pipelines.get(key)
         if pipeline is not None:
             self.kept.put(key, pipeline, PIPELINE_BYTES)
         return pipeline
 
-    def _compile(self, where: str, wgsl: str, key: tuple[str, str]) -> Pipeline:
+    def _compile(self, where: str, wgsl: str, key: tuple[str, str]) -> CompiledKernel:
         text, access = key
         group, layout = self.layout(access)
         try:
@@ -354,7 +358,7 @@ class Gpu:
             made = self.device.create_compute_pipeline(label=where, layout=layout, compute=compute)
         except self.refused as error:
             raise CompileError(where, "WGSL", _told(error), "a kernel that this adapter takes") from error
-        return Pipeline(made._internal, group, made)
+        return CompiledKernel(made._internal, group, made)
 
     def _unchecked_module(self, label: str, code: str) -> Any:
         """A module compiled as it stands: a tenth to a half faster (H200), and undefined where an index is wrong."""
@@ -375,7 +379,7 @@ class Gpu:
             raise self.refused(error[1])
         return GPUShaderModule(label, raw, self.device)
 
-    def group(self, where: str, pipeline: Pipeline, regions: Sequence[Region]) -> Any:
+    def group(self, where: str, pipeline: CompiledKernel, regions: Sequence[Region]) -> Any:
         """A bind group of regions, in binding order. Made by the raw call: plans have hundreds, and a session that is
         opened makes them all."""
         from wgpu.backends.wgpu_native._api import GPUBindGroup
@@ -438,7 +442,7 @@ class Gpu:
         self.raw.DevicePoll(self.d, submission is not None, index)
 
 
-def _leave_pipelines(pipelines: weakref.ref[weakref.WeakValueDictionary[tuple[str, str], Pipeline]]) -> None:
+def _leave_pipelines(pipelines: weakref.ref[weakref.WeakValueDictionary[tuple[str, str], CompiledKernel]]) -> None:
     """Leave every pipeline of a process that ends to the system: a driver takes one apart in 10 ms or more."""
     for pipeline in list((pipelines() or {}).values()):
         pipeline.keep._internal = None  # its owner releases nothing then
@@ -494,7 +498,7 @@ class WgpuDevice(Device):
         """A queue of the adapter."""
         return WgpuQueue(self.gpu)
 
-    def load(self, plan: ExecutionPlan, shared: Shared | None = None, *, checked: bool = True) -> WgpuProgram:
+    def load(self, plan: ExecutionPlan, shared: SharedBuffers | None = None, *, checked: bool = True) -> WgpuProgram:
         """Validate the plan, allocate, compile, warm up; `checked=False` (for tests) leaves the validation to wgpu."""
         return self.gpu.turn.call(lambda: WgpuProgram(self.gpu, plan, checked, shared))
 

@@ -20,15 +20,15 @@ from gdlab.devices.base import (
     Bound,
     Clear,
     Copy,
-    Counters,
     Item,
     Queue,
+    QueueCounters,
     Recorded,
     Region,
     Stamp,
 )
-from gdlab.devices.pool import size_class
-from gdlab.devices.wgpu.pass_recording import Row, Rows, record_pass
+from gdlab.devices.buffer_pool import size_class
+from gdlab.devices.wgpu.pass_recording import RecordedRows, Row, record_pass
 from gdlab.devices.wgpu.readback import WgpuReadback
 from gdlab.plan.dispatch import OWN_SCALARS, SCALARS, Dispatch
 from gdlab.plan.target import Target
@@ -47,7 +47,7 @@ class WgpuRecorded(Recorded):
 
     def __init__(self, gpu: Gpu, bounds: Sequence[Bound]) -> None:
         self.bounds, self.whole = tuple(bounds), False
-        self.rows = Rows(gpu, [bound.run for bound in bounds])
+        self.rows = RecordedRows(gpu, [bound.run for bound in bounds])
         self.workgroups = sum(x * y * z for _, _, x, y, z in self.rows)
 
     def cuts(self) -> list[int]:
@@ -63,8 +63,8 @@ class WgpuRecorded(Recorded):
 class WgpuQueue(Queue):
     """Work of one program or door on an adapter. `flying`: readbacks of the steps in flight, oldest first."""
 
-    def __init__(self, gpu: Gpu, depth: int = IN_FLIGHT, counters: Counters | None = None) -> None:
-        self.gpu, self.depth, self.counters = gpu, depth, Counters() if counters is None else counters
+    def __init__(self, gpu: Gpu, depth: int = IN_FLIGHT, counters: QueueCounters | None = None) -> None:
+        self.gpu, self.depth, self.counters = gpu, depth, QueueCounters() if counters is None else counters
         self.flying: deque[WgpuReadback] = deque()
         self.stamps: Stamps | None = None
         self.scalars = gpu.buffer(4 * (len(SCALARS) + OWN_SCALARS))
@@ -277,7 +277,7 @@ class WgpuQueue(Queue):
         return int(submission)
 
     # recording --------------------------------------------------------------------------------------------------------
-    def _encode(self, items: Sequence[Item | _Part], encoder: Any) -> None:
+    def _encode(self, items: Sequence[Item | _ListPart], encoder: Any) -> None:
         if any(isinstance(item, Stamp) for item in items):
             assert self.stamps is not None  # whoever sends stamps has made them
             return self.stamps.encode(items, encoder, self.encode_transfer)  # type: ignore[arg-type]
@@ -292,7 +292,7 @@ class WgpuQueue(Queue):
             match item:
                 case WgpuRecorded():
                     record_pass(self.gpu, item.rows, encoder)
-                case _Part():
+                case _ListPart():
                     record_pass(self.gpu, item.list.rows, encoder, item.start, item.stop)
                 case _:
                     self.encode_transfer(item, encoder)
@@ -308,7 +308,7 @@ class WgpuQueue(Queue):
         raw.CommandEncoderCopyBufferToBuffer(encoder, item.source._internal, item.start, into, item.at, item.nbytes)
 
 
-class _Part:
+class _ListPart:
     """Dispatches start … stop − 1 of a list."""
 
     __slots__ = ("list", "start", "stop")
@@ -327,7 +327,7 @@ def _growing(items: Sequence[Item]) -> Iterable[Sequence[Any]]:
             continue
         assert isinstance(item, WgpuRecorded)  # nothing else has cuts
         for start, stop in _pairs(cuts, len(item.rows)):
-            part.append(_Part(item, start, stop))
+            part.append(_ListPart(item, start, stop))
             if stop < len(item.rows):
                 yield part
                 part = []

@@ -44,7 +44,7 @@ Field = Number | str | tuple[Number, ...] | Listed
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class GgufTensor:
     """A tensor of the file: its type, with the shape outermost axis first, and the place of its bytes."""
 
     type: TensorType
@@ -62,7 +62,7 @@ class Container:
 
     path: Path
     fields: Mapping[str, Field]
-    tensors: Mapping[str, Stored]
+    tensors: Mapping[str, GgufTensor]
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a tensor."""
@@ -91,7 +91,7 @@ def read_container(path: str | os.PathLike[str]) -> Container:
             raise LoadError(WHERE, "general.alignment", f"{alignment!r:.60}", "a power of 2, 8 … 1,048,576")
         records = [header.tensor() for _ in header.repeated(tensors)]
         body = -(-file.tell() // alignment) * alignment
-        stored = {name: Stored(type, body + start) for name, type, start in records}
+        stored = {name: GgufTensor(type, body + start) for name, type, start in records}
         _check_places(stored, body, alignment, header.size)
     if len(found) != fields or len(stored) != tensors:
         raise LoadError(WHERE, "names", "a name of two fields or two tensors", "each name once")
@@ -113,7 +113,7 @@ def _counts(header: _Header) -> tuple[int, int]:
     return tensors, fields
 
 
-def _check_places(tensors: Mapping[str, Stored], body: int, alignment: int, size: int) -> None:
+def _check_places(tensors: Mapping[str, GgufTensor], body: int, alignment: int, size: int) -> None:
     for name, tensor in tensors.items():
         if (tensor.start - body) % alignment or tensor.stop > size:
             given = f"bytes {tensor.start:,} … {tensor.stop:,} ({tensor.type})"

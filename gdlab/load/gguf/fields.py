@@ -10,7 +10,7 @@ import numpy as np
 
 from gdlab.base.errors import LoadError
 from gdlab.load.gguf.container import WHERE, Field
-from gdlab.load.names.llama import EXTENTS
+from gdlab.load.gguf.tensor_names import EXTENTS
 from gdlab.models import TransformerLmConfig
 
 FAMILY = "llama"

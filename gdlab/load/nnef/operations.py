@@ -14,8 +14,8 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.types import Shape
 from gdlab.graph import Value
+from gdlab.load.convolutions import SpatialWindow, averaged, convolved, highest, same_border
 from gdlab.load.shared import Malformed, Unsupported, common, product
-from gdlab.load.windows import Window, averaged, convolved, highest, same_border
 from gdlab.ops import operators
 
 Operand = Value | float | int
@@ -130,7 +130,7 @@ def _bias(bias: Operand, channels: int) -> Value | None:
     return bias.reshape((channels,))
 
 
-def _window(extents: Shape, size: Shape, padding: Pads, stride: Shape, dilation: Shape) -> Window:
+def _window(extents: Shape, size: Shape, padding: Pads, stride: Shape, dilation: Shape) -> SpatialWindow:
     rank = len(size)
     steps = _ints("stride", stride or (1,) * rank, rank)
     apart = _ints("dilation", dilation or (1,) * rank, rank)
@@ -138,10 +138,10 @@ def _window(extents: Shape, size: Shape, padding: Pads, stride: Shape, dilation:
         raise Malformed("padding", f"{padding!r:.60}", f"{rank} pairs, or none")
     pairs = [_ints("padding", p, 2, least=0) for p in padding]
     border = tuple((p[0], p[1]) for p in pairs) if pairs else same_border(extents, size, steps, apart, upper=True)
-    return Window(size, steps, apart, border)
+    return SpatialWindow(size, steps, apart, border)
 
 
-def _check_border(border: str, window: Window, known: Sequence[str]) -> None:
+def _check_border(border: str, window: SpatialWindow, known: Sequence[str]) -> None:
     if border not in known and any(map(any, window.border)):
         raise Unsupported(f"border {border!r}, where {' or '.join(map(repr, known))} is taken")
 
@@ -157,7 +157,7 @@ def _conv(
     return convolved(input, filter, _bias(bias, filter.shape[0]), window, groups or input.shape[1])
 
 
-def _pool_window(input: Value, size: Shape, padding: Pads, stride: Shape, dilation: Shape) -> Window:
+def _pool_window(input: Value, size: Shape, padding: Pads, stride: Shape, dilation: Shape) -> SpatialWindow:
     """Along the spatial axes; along batch and channels nothing is pooled."""
     rank = input.type.rank
     if rank not in (3, 4):
@@ -165,7 +165,7 @@ def _pool_window(input: Value, size: Shape, padding: Pads, stride: Shape, dilati
     window = _window(input.shape, _ints("size", size, rank), padding, stride, dilation)
     if window.size[:2] != (1, 1) or window.stride[:2] != (1, 1) or any(map(any, window.border[:2])):
         raise Unsupported("pooling along batch or channels")
-    return Window(window.size[2:], window.stride[2:], window.dilation[2:], window.border[2:])
+    return SpatialWindow(window.size[2:], window.stride[2:], window.dilation[2:], window.border[2:])
 
 
 def _max_pool(
@@ -176,7 +176,7 @@ def _max_pool(
     if border == "constant" and any(map(any, window.border)):  # a border of zeros, which may win
         lo, hi = ((0, 0, *ends) for ends in zip(*window.border, strict=True))
         input = ops.pad(input, lo, hi)
-        window = Window(window.size, window.stride, window.dilation, ((0, 0),) * len(window.size))
+        window = SpatialWindow(window.size, window.stride, window.dilation, ((0, 0),) * len(window.size))
     return highest(input, window)
 
 

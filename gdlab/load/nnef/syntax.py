@@ -22,7 +22,7 @@ _WORDS: dict[str, bool] = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class Identifier:
     """An identifier where an argument stands."""
 
     text: str
@@ -64,7 +64,7 @@ class Token:
 
 def parse(text: str) -> GraphText:
     """The graph of a text; `LoadError` names the line of what does not belong there."""
-    return _Parser(text).document()
+    return _NnefParser(text).document()
 
 
 def _tokens(text: str) -> Iterator[Token]:
@@ -81,7 +81,7 @@ def _tokens(text: str) -> Iterator[Token]:
     yield Token("end", "the end", line)
 
 
-class _Parser:
+class _NnefParser:
     """Goes through the words; every method takes what its name says. `word` is the next one, `then` the one behind."""
 
     def __init__(self, text: str) -> None:
@@ -200,7 +200,7 @@ class _Parser:
                 return int(text) if text.lstrip("+-").isdigit() else float(text)
             case "name":
                 text = self.take("name")
-                return _WORDS.get(text, Name(text))
+                return _WORDS.get(text, Identifier(text))
             case "text":
                 return self.take("text")[1:-1]
         raise self.wrong("a value")

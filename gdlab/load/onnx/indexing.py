@@ -13,8 +13,8 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.types import Array, Shape
 from gdlab.graph import Value
-from gdlab.load.onnx.layout import joined, permuted, reshaped, taken
-from gdlab.load.onnx.tensor import Call, Table, Tensor, axis_of, fitted, known
+from gdlab.load.onnx.onnx_layout import joined, permuted, reshaped, taken
+from gdlab.load.onnx.tensor import OnnxCall, Table, Tensor, axis_of, fitted, known
 from gdlab.load.shared import Malformed, Unsupported
 
 COUNTED = 1 << 23  # rows that an index which is computed as f32 may number
@@ -22,7 +22,7 @@ MOST_ROUNDS = 64  # updates of one element by constant indices
 
 
 # take -----------------------------------------------------------------------------------------------------------------
-def _gather_elements(call: Call) -> Tensor:
+def _gather_elements(call: OnnxCall) -> Tensor:
     x, at = call.tensor(0), call.tensor(1)
     axis = axis_of(call.integer("axis"), len(x.shape))
     if len(at.shape) != len(x.shape) or any(n > m for i, (n, m) in enumerate(zip(at.shape, x.shape, strict=True))
@@ -48,7 +48,7 @@ def _front(at: Array, extent: int) -> Array:
 Rows = Array | Value  # numbers of rows: known, or u32
 
 
-def _rows(call: Call, at: Tensor, shape: Shape, batch: int = 0) -> Rows:
+def _rows(call: OnnxCall, at: Tensor, shape: Shape, batch: int = 0) -> Rows:
     """The rows of [shape, …] that tuples of indices name, as one number each; the first `batch` axes are those of
     the tuples themselves."""
     lead, width = at.shape[:-1], at.shape[-1]
@@ -71,7 +71,7 @@ def _rows(call: Call, at: Tensor, shape: Shape, batch: int = 0) -> Rows:
     return ops.to_u32(flat if not batch else flat + ops.constant(offsets.astype(np.float32)))
 
 
-def _gather_nd(call: Call) -> Tensor:
+def _gather_nd(call: OnnxCall) -> Tensor:
     x, at, batch = call.tensor(0), call.tensor(1), call.integer("batch_dims")
     if not at.shape or not 0 <= batch < min(len(at.shape), len(x.shape)):
         raise Malformed("batch_dims", batch, f"0 … of {list(at.shape)} and {list(x.shape)}")
@@ -85,7 +85,7 @@ def _gather_nd(call: Call) -> Tensor:
 
 
 # put ------------------------------------------------------------------------------------------------------------------
-def _scatter_elements(call: Call) -> Tensor:
+def _scatter_elements(call: OnnxCall) -> Tensor:
     x, at, updates = (call.tensor(i) for i in range(3))
     axis = axis_of(call.integer("axis"), len(x.shape))
     if len(at.shape) != len(x.shape) or updates.shape != at.shape:
@@ -107,7 +107,7 @@ def _scatter_elements(call: Call) -> Tensor:
     return _put(call, x, (x.size, 1), places, updates)
 
 
-def _scatter_nd(call: Call) -> Tensor:
+def _scatter_nd(call: OnnxCall) -> Tensor:
     x, at, updates = (call.tensor(i) for i in range(3))
     if not at.shape:
         raise Malformed("indices", "a scalar", "tuples of indices")
@@ -123,7 +123,7 @@ COMBINE: dict[str, tuple[Combine, Callable[..., Any]]] = {
 }  # fmt: skip
 
 
-def _put(call: Call, x: Tensor, shape: Shape, places: Rows, updates: Tensor) -> Tensor:
+def _put(call: OnnxCall, x: Tensor, shape: Shape, places: Rows, updates: Tensor) -> Tensor:
     """x as rows, with the updates in the rows that `places` numbers."""
     how, count = call.text("reduction", "none"), math.prod(places.shape)
     rows, new = reshaped(call.home, x, shape), reshaped(call.home, updates, (count, shape[1]))
@@ -139,14 +139,14 @@ def _put(call: Call, x: Tensor, shape: Shape, places: Rows, updates: Tensor) -> 
     return reshaped(call.home, _combined(call, rows, places, new, how), x.shape)
 
 
-def _replaced(call: Call, rows: Tensor, places: Array, new: Tensor) -> Tensor:
+def _replaced(call: OnnxCall, rows: Tensor, places: Array, new: Tensor) -> Tensor:
     """Rows of `new` where constant places name them; of equal places the last counts."""
     source = np.arange(rows.shape[0])
     source[places] = rows.shape[0] + np.arange(len(places))
     return taken(call.home, joined(call.home, (rows, new), 0), 0, source.tolist())
 
 
-def _combined(call: Call, rows: Tensor, places: Array, new: Tensor, how: str) -> Tensor:
+def _combined(call: OnnxCall, rows: Tensor, places: Array, new: Tensor, how: str) -> Tensor:
     """Combine rows with updates, in as many rounds as one row has updates."""
     make, fold = COMBINE.get(how, (ops.add, np.add))
     order = np.argsort(places, kind="stable")
@@ -166,7 +166,7 @@ def _combined(call: Call, rows: Tensor, places: Array, new: Tensor, how: str) ->
     return rows
 
 
-def _put_computed(call: Call, rows: Tensor, places: Value, new: Tensor, how: str) -> Value:
+def _put_computed(call: OnnxCall, rows: Tensor, places: Value, new: Tensor, how: str) -> Value:
     """With places that the graph computes. Of several updates of one row ONNX does not say which counts: NaN."""
     x, updates = call.home.number(rows), call.home.number(new)
     added = ops.scatter_add(places, updates, rows.shape[0])
@@ -179,7 +179,7 @@ def _put_computed(call: Call, rows: Tensor, places: Value, new: Tensor, how: str
 
 
 # choose ---------------------------------------------------------------------------------------------------------------
-def _top_k(call: Call) -> Sequence[Tensor]:
+def _top_k(call: OnnxCall) -> Sequence[Tensor]:
     """The k largest (smallest) along an axis and where they are, largest first."""
     x = call.tensor(0)
     axis = axis_of(call.integer("axis", -1), len(x.shape))
@@ -197,7 +197,7 @@ def _top_k(call: Call) -> Sequence[Tensor]:
     return replace(first, dtype=x.dtype), replace(second, dtype="int64", bounds=(0, x.shape[axis]))
 
 
-def _one_hot(call: Call) -> Tensor:
+def _one_hot(call: OnnxCall) -> Tensor:
     at, count, values = call.tensor(0), call.static(1), call.tensor(2)
     if count is None or count.size != 1 or values.shape != (2,) or (depth := int(count.reshape(-1)[0])) < 1:
         raise Malformed("depth and values", count, "an int ≥ 1, and two values")
@@ -222,7 +222,7 @@ def _one_hot(call: Call) -> Tensor:
 
 
 # running sums ---------------------------------------------------------------------------------------------------------
-def _running(call: Call, x: Array, axis: int, fold: Any) -> Array:
+def _running(call: OnnxCall, x: Array, axis: int, fold: Any) -> Array:
     """Of known elements: up to each, or up to the one before it, from the front or from the end."""
     facing = np.flip(x, axis) if call.integer("reverse") else x
     if call.integer("exclusive"):
@@ -232,14 +232,14 @@ def _running(call: Call, x: Array, axis: int, fold: Any) -> Array:
     return np.asarray(np.flip(sums, axis) if call.integer("reverse") else sums)
 
 
-def _axis(call: Call) -> int:
+def _axis(call: OnnxCall) -> int:
     axis = call.static_ints(1)
     if axis is None or len(axis) != 1:
         raise Malformed("axis", axis, "one int")
     return axis_of(axis[0], len(call.tensor(0).shape))
 
 
-def _cumsum(call: Call) -> Tensor:
+def _cumsum(call: OnnxCall) -> Tensor:
     x, axis = call.tensor(0), _axis(call)
     if x.known:
         call.home.check_size(x.shape)
@@ -251,7 +251,7 @@ def _cumsum(call: Call) -> Tensor:
     return permuted(call.home, moved, tuple(order.index(i) for i in range(len(order))))
 
 
-def _cumprod(call: Call) -> Tensor:
+def _cumprod(call: OnnxCall) -> Tensor:
     x, axis = call.tensor(0), _axis(call)
     if x.known:
         call.home.check_size(x.shape)
@@ -268,7 +268,7 @@ def _cumprod(call: Call) -> Tensor:
 
 
 # what depends on values -----------------------------------------------------------------------------------------------
-def _non_zero(call: Call) -> Tensor:
+def _non_zero(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     if not x.known:
         raise Unsupported("places of values that are computed in the graph: their number is not known")
@@ -276,7 +276,7 @@ def _non_zero(call: Call) -> Tensor:
     return replace(known(np.array(np.nonzero(np.atleast_1d(np.asarray(x.array))), np.int64), "int"), dtype="int64")
 
 
-def _compress(call: Call) -> Tensor:
+def _compress(call: OnnxCall) -> Tensor:
     x, mask = call.tensor(0), call.static(1)
     if mask is None:
         raise Malformed("condition", "none", "a mask")

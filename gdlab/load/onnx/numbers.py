@@ -14,7 +14,7 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.formats import round_bf16
 from gdlab.base.types import Array
-from gdlab.load.onnx.tensor import HALVES, Bounds, Call, Home, Kind, Tensor, axis_of
+from gdlab.load.onnx.tensor import HALVES, Bounds, GraphParameters, Kind, OnnxCall, Tensor, axis_of
 from gdlab.load.shared import Unsupported
 
 EXACT = 1 << 23  # a step below 2²⁴, for what is added while wrapping
@@ -32,7 +32,7 @@ Trilu Unsqueeze Upsample Where
 """.split())  # their results are operands, or as exact  # fmt: skip
 
 
-def settled(call: Call, t: Tensor) -> Tensor:
+def settled(call: OnnxCall, t: Tensor) -> Tensor:
     """A result of a node with its type: constants and values wrapped or rounded, bounds known."""
     op = call.node.op
     _check_products(call)
@@ -45,7 +45,7 @@ def settled(call: Call, t: Tensor) -> Tensor:
     return _wrapped(call, replace(t, dtype=dtype)) if t.kind == "int" else replace(t, dtype=dtype)
 
 
-def _selects(call: Call) -> bool:
+def _selects(call: OnnxCall) -> bool:
     """Whether the results are operands, or as exact."""
     op = call.node.op
     if op in ("Resize", "Upsample"):
@@ -53,7 +53,7 @@ def _selects(call: Call) -> bool:
     return op in SELECTING and call.text("reduction", "none") == "none"
 
 
-def _dtype_of_operands(call: Call, kind: Kind) -> str:
+def _dtype_of_operands(call: OnnxCall, kind: Kind) -> str:
     return next((t.dtype for t in call.inputs if t is not None and t.kind == kind and t.dtype), PLAIN[kind])
 
 
@@ -67,7 +67,7 @@ def as_type(array: Array, dtype: str) -> Array:
         return np.asarray(array.astype("float32" if dtype == "float64" else dtype, copy=False))
 
 
-def rounded(home: Home, t: Tensor) -> Tensor:
+def rounded(home: GraphParameters, t: Tensor) -> Tensor:
     """A value with the precision of its type."""
     if t.dtype not in HALVES:
         return t
@@ -75,7 +75,7 @@ def rounded(home: Home, t: Tensor) -> Tensor:
 
 
 # integers -------------------------------------------------------------------------------------------------------------
-def _check_products(call: Call) -> None:
+def _check_products(call: OnnxCall) -> None:
     """Sums of products of codes are f32s nearest to whole numbers: only what becomes a float may read them."""
     for t in call.inputs:
         if t is not None and t.bounds is not None and not t.known and max(-t.bounds[0], t.bounds[1]) > EXACT:
@@ -83,7 +83,7 @@ def _check_products(call: Call) -> None:
                 raise Unsupported(f"integers that may reach {max(-t.bounds[0], t.bounds[1]):,}, beyond what f32 has")
 
 
-def _wrapped(call: Call, t: Tensor) -> Tensor:
+def _wrapped(call: OnnxCall, t: Tensor) -> Tensor:
     op = call.node.op
     if t.bounds is None and op not in BOUNDS:
         raise Unsupported("integers that are computed in the graph")
@@ -122,19 +122,19 @@ def _union(*bounds: Bounds) -> Bounds:
     return min(low for low, _ in bounds), max(high for _, high in bounds)
 
 
-def _operands(call: Call) -> list[Bounds]:
+def _operands(call: OnnxCall) -> list[Bounds]:
     return [bounds_of(t) for t in call.inputs if t is not None]
 
 
-def _highest(call: Call) -> Bounds:
+def _highest(call: OnnxCall) -> Bounds:
     return max(low for low, _ in _operands(call)), max(high for _, high in _operands(call))
 
 
-def _lowest(call: Call) -> Bounds:
+def _lowest(call: OnnxCall) -> Bounds:
     return min(low for low, _ in _operands(call)), min(high for _, high in _operands(call))
 
 
-def _clipped(call: Call) -> Bounds:
+def _clipped(call: OnnxCall) -> Bounds:
     low, high = _first(call)
     if (least := call.optional(1)) is not None:
         low, high = max(low, bounds_of(least)[0]), max(high, bounds_of(least)[1])
@@ -143,29 +143,29 @@ def _clipped(call: Call) -> Bounds:
     return low, high
 
 
-def _all(call: Call) -> Bounds:
+def _all(call: OnnxCall) -> Bounds:
     """Of all integer operands together."""
     return _union(*(bounds_of(t) for t in call.inputs if t is not None and t.kind != "float"))
 
 
-def _chosen(call: Call) -> Bounds:
+def _chosen(call: OnnxCall) -> Bounds:
     return _union(*_operands(call)[1:])
 
 
-def _first(call: Call) -> Bounds:
+def _first(call: OnnxCall) -> Bounds:
     return bounds_of(call.tensor(0))
 
 
-def _with_zero(call: Call) -> Bounds:
+def _with_zero(call: OnnxCall) -> Bounds:
     return _union((0, 0), _all(call))
 
 
-def _sum(call: Call) -> Bounds:
+def _sum(call: OnnxCall) -> Bounds:
     lows, highs = zip(*(bounds_of(t) for t in call.inputs if t is not None), strict=True)
     return sum(lows), sum(highs)
 
 
-def _difference(call: Call) -> Bounds:
+def _difference(call: OnnxCall) -> Bounds:
     (a, b), (c, d) = bounds_of(call.tensor(0)), bounds_of(call.tensor(1))
     return a - d, b - c
 
@@ -175,11 +175,11 @@ def _times(a: Bounds, b: Bounds) -> Bounds:
     return min(corners), max(corners)
 
 
-def _product(call: Call) -> Bounds:
+def _product(call: OnnxCall) -> Bounds:
     return _times(bounds_of(call.tensor(0)), bounds_of(call.tensor(1)))
 
 
-def _quotient(call: Call) -> Bounds:
+def _quotient(call: OnnxCall) -> Bounds:
     a, b = bounds_of(call.tensor(0)), bounds_of(call.tensor(1))
     most = max(-a[0], a[1])
     if max(most, -b[0], b[1]) > ASSUMED:
@@ -187,18 +187,18 @@ def _quotient(call: Call) -> Bounds:
     return 0 if min(a[0], b[0]) >= 0 else -most, most
 
 
-def _matmul(call: Call) -> Bounds:
+def _matmul(call: OnnxCall) -> Bounds:
     low, high = _product(call)
     inner = call.tensor(0).shape[-1]
     return inner * min(low, 0), inner * max(high, 0)
 
 
-def _magnitude(call: Call) -> Bounds:
+def _magnitude(call: OnnxCall) -> Bounds:
     low, high = _first(call)
     return 0, max(-low, high)
 
 
-def _added(call: Call) -> Bounds:
+def _added(call: OnnxCall) -> Bounds:
     """Of a sum of any of the elements of operand 0."""
     x = call.tensor(0)
     low, high = _times(_first(call), _first(call)) if call.node.op == "ReduceSumSquare" else _first(call)
@@ -209,12 +209,12 @@ def _added(call: Call) -> Bounds:
     return count * min(low, 0), count * max(high, 0)
 
 
-def _cast(call: Call) -> Bounds:
+def _cast(call: OnnxCall) -> Bounds:
     x = call.tensor(0)
     return (-ASSUMED, ASSUMED) if x.kind == "float" else bounds_of(x)
 
 
-def _remainder(call: Call) -> Bounds:
+def _remainder(call: OnnxCall) -> Bounds:
     low, high = bounds_of(call.tensor(1))
     if max(-low, high) > ASSUMED or max(_magnitude(call)) > ASSUMED:
         raise Unsupported(f"a remainder of integers above {ASSUMED:,}")
@@ -222,14 +222,14 @@ def _remainder(call: Call) -> Bounds:
     return 0 if min(low, _first(call)[0]) >= 0 else -most, most
 
 
-def _running(call: Call) -> Bounds:
+def _running(call: OnnxCall) -> Bounds:
     x = call.tensor(0)
     low, high = _first(call)
     count = max(x.shape, default=1)
     return count * min(low, 0), count * max(high, 0)
 
 
-def _scattered(call: Call) -> Bounds:
+def _scattered(call: OnnxCall) -> Bounds:
     """Of updates put in the place of elements, or added to them."""
     data, updates = bounds_of(call.tensor(0)), bounds_of(call.tensor(2))
     how, count = call.text("reduction", "none"), call.tensor(2).size
@@ -240,11 +240,11 @@ def _scattered(call: Call) -> Bounds:
     return data[0] + count * min(updates[0], 0), data[1] + count * max(updates[1], 0)
 
 
-def _place(call: Call) -> Bounds:
+def _place(call: OnnxCall) -> Bounds:
     return 0, max(call.tensor(0).shape, default=1)
 
 
-BOUNDS: dict[str, Callable[[Call], Bounds]] = {
+BOUNDS: dict[str, Callable[[OnnxCall], Bounds]] = {
     "Add": _sum, "Sum": _sum, "Sub": _difference, "Mul": _product, "Div": _quotient, "MatMul": _matmul,
     "Neg": lambda call: _times((-1, -1), _first(call)), "Abs": _magnitude, "Sign": lambda call: (-1, 1),
     "Cast": _cast, "CastLike": _cast, "ArgMax": _place, "ArgMin": _place, "Where": _chosen, "Max": _highest,

@@ -11,12 +11,12 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.types import Shape
 from gdlab.graph import Value
-from gdlab.load.onnx.layers import image_rank, kernel_size, window_of
-from gdlab.load.onnx.layout import repeated_blocks, reshaped
+from gdlab.load.convolutions import convolved
 from gdlab.load.onnx.numbers import bounds_of
-from gdlab.load.onnx.tensor import DTYPES, Call, Table, Tensor, axis_of, fitted, known
+from gdlab.load.onnx.onnx_layers import image_rank, kernel_size, window_of
+from gdlab.load.onnx.onnx_layout import repeated_blocks, reshaped
+from gdlab.load.onnx.tensor import DTYPES, OnnxCall, Table, Tensor, axis_of, fitted, known
 from gdlab.load.shared import Malformed, Unsupported, product
-from gdlab.load.windows import convolved
 
 EXACT = 1 << 24  # whole numbers up to it are f32's
 Multiply = Callable[[Value, Value], Value]
@@ -24,7 +24,7 @@ CODES = ("int8", "uint8", "int16", "uint16")
 
 
 # scales ---------------------------------------------------------------------------------------------------------------
-def _lined(call: Call, i: int, shape: Shape, axis: int) -> Tensor | None:
+def _lined(call: OnnxCall, i: int, shape: Shape, axis: int) -> Tensor | None:
     """A scale or zero point as it broadcasts to `shape`: one number, one per entry of an axis, or one per block."""
     t = call.optional(i)
     if t is not None and t.array is not None:  # a constant, so that codes by it fold
@@ -51,7 +51,7 @@ def _codes(value: Value, shape: Shape, dtype: str) -> Tensor:
     return replace(fitted(value, shape, "int"), dtype=dtype, bounds=(int(limits.min), int(limits.max)))
 
 
-def _quantize(call: Call) -> Tensor:
+def _quantize(call: OnnxCall) -> Tensor:
     """saturate(round(x / scale) + zero point)."""
     x, zero = call.tensor(0), call.optional(2)
     said = DTYPES.get(call.integer("output_dtype"), "") if call.integer("output_dtype") else ""
@@ -68,7 +68,7 @@ def _quantize(call: Call) -> Tensor:
     return _codes(_rounded(value, dtype), x.shape, dtype)
 
 
-def _folded_codes(call: Call, x: Tensor, scale: Tensor, shift: Tensor | None, dtype: str) -> Tensor:
+def _folded_codes(call: OnnxCall, x: Tensor, scale: Tensor, shift: Tensor | None, dtype: str) -> Tensor:
     if scale.array is None or (shift is not None and shift.array is None):
         raise Unsupported("a constant by a scale that is computed in the graph")
     call.home.check_size(x.shape)
@@ -80,7 +80,7 @@ def _folded_codes(call: Call, x: Tensor, scale: Tensor, shift: Tensor | None, dt
     return replace(known(made, "int"), dtype=dtype)
 
 
-def _dequantize(call: Call) -> Tensor:
+def _dequantize(call: OnnxCall) -> Tensor:
     """(x − zero point) · scale; of constants a parameter, so that weights are plain floats."""
     x, axis = call.tensor(0), call.integer("axis", 1)
     if x.dtype == "int32" and not x.known and max(map(abs, bounds_of(x))) > EXACT:
@@ -100,7 +100,7 @@ def _dequantize(call: Call) -> Tensor:
     return replace(fitted(value * call.home.number(scale), x.shape), dtype=scale.dtype)
 
 
-def _dynamic(call: Call) -> Sequence[Tensor]:
+def _dynamic(call: OnnxCall) -> Sequence[Tensor]:
     """Codes of 8 bits, their scale and zero point, from the range of x."""
     x = call.tensor(0)
     value = call.number(0)
@@ -116,7 +116,7 @@ def _dynamic(call: Call) -> Sequence[Tensor]:
 
 
 # products -------------------------------------------------------------------------------------------------------------
-def _less_zero(call: Call, i: int, zero: int, rows: bool) -> tuple[Value, int]:
+def _less_zero(call: OnnxCall, i: int, zero: int, rows: bool) -> tuple[Value, int]:
     """Codes less their zero point, and how large they may be. `rows`: one zero point per row, else per column."""
     t, z = call.tensor(i), call.optional(zero)
     low, high = bounds_of(t)
@@ -145,19 +145,19 @@ def _sum_of_products(a: Value, b: Value, large: int, count: int, multiply: Multi
     return multiply(high, b) * 16.0 + multiply(a - high * 16.0, b)
 
 
-def _matmul_integer(call: Call) -> Tensor:
+def _matmul_integer(call: OnnxCall) -> Tensor:
     a, x = _less_zero(call, 0, 2, rows=True)
     b, y = _less_zero(call, 1, 3, rows=False)
     return _whole(_multiplied(call, a, b, x * y), x * y * call.tensor(0).shape[-1])
 
 
-def _multiplied(call: Call, a: Value, b: Value, large: int) -> Value:
+def _multiplied(call: OnnxCall, a: Value, b: Value, large: int) -> Value:
     if min(len(call.tensor(i).shape) for i in _matrices(call)) < 2:
         raise Unsupported("operands of rank 1")
     return _sum_of_products(a, b, large, a.shape[-1], product)
 
 
-def _matrices(call: Call) -> tuple[int, int]:
+def _matrices(call: OnnxCall) -> tuple[int, int]:
     return (0, 3) if call.node.op == "QLinearMatMul" else (0, 1)
 
 
@@ -165,12 +165,12 @@ def _whole(value: Value, most: int) -> Tensor:
     return replace(fitted(value, value.shape, "int"), dtype="int32", bounds=(-most, most))
 
 
-def _conv_integer(call: Call) -> Tensor:
+def _conv_integer(call: OnnxCall) -> Tensor:
     out, most = _convolved(call, (0, 2), (1, 3))
     return _whole(out, most)
 
 
-def _convolved(call: Call, x: tuple[int, int], w: tuple[int, int]) -> tuple[Value, int]:
+def _convolved(call: OnnxCall, x: tuple[int, int], w: tuple[int, int]) -> tuple[Value, int]:
     """A convolution of codes less their zero points; the border is the zero point, so 0."""
     image_rank(call)
     image, first = _less_zero(call, *x, rows=False)
@@ -185,7 +185,7 @@ def _convolved(call: Call, x: tuple[int, int], w: tuple[int, int]) -> tuple[Valu
     return _sum_of_products(image, kernel, first * second, count, multiply), first * second * count
 
 
-def _less_zero_of_kernel(call: Call, i: int, zero: int) -> tuple[Value, int]:
+def _less_zero_of_kernel(call: OnnxCall, i: int, zero: int) -> tuple[Value, int]:
     z, rank = call.optional(zero), len(call.tensor(i).shape)
     if z is None or z.size == 1:
         return _less_zero(call, i, zero, rows=False)
@@ -194,7 +194,7 @@ def _less_zero_of_kernel(call: Call, i: int, zero: int) -> tuple[Value, int]:
     return call.number(i) - call.home.number(shift), max(high - least, most - low)
 
 
-def _requantized(call: Call, total: Value, scale: Value, zero: int) -> Tensor:
+def _requantized(call: OnnxCall, total: Value, scale: Value, zero: int) -> Tensor:
     """saturate(round(total · scale) + zero point), as 8 bits."""
     z = call.tensor(zero)
     if z.size != 1 or z.dtype not in CODES:
@@ -204,7 +204,7 @@ def _requantized(call: Call, total: Value, scale: Value, zero: int) -> Tensor:
     return _codes(_rounded(value, z.dtype), total.shape, z.dtype)
 
 
-def _scale(call: Call, first: int, second: int, result: int, shape: Shape) -> Value:
+def _scale(call: OnnxCall, first: int, second: int, result: int, shape: Shape) -> Value:
     """The scales of both operands over that of the result; the second may be one number per entry."""
     a, b, y = (call.tensor(i) for i in (first, second, result))
     if a.size != 1 or y.size != 1:
@@ -215,7 +215,7 @@ def _scale(call: Call, first: int, second: int, result: int, shape: Shape) -> Va
     return parts[0] * parts[1] / parts[2]
 
 
-def _qlinear_matmul(call: Call) -> Tensor:
+def _qlinear_matmul(call: OnnxCall) -> Tensor:
     a, x = _less_zero(call, 0, 2, rows=True)
     b, y = _less_zero(call, 3, 5, rows=False)
     total = _multiplied(call, a, b, x * y)
@@ -223,7 +223,7 @@ def _qlinear_matmul(call: Call) -> Tensor:
     return _requantized(call, total, _scale(call, 1, 4, 6, columns), 7)
 
 
-def _qlinear_conv(call: Call) -> Tensor:
+def _qlinear_conv(call: OnnxCall) -> Tensor:
     total, most = _convolved(call, (0, 2), (3, 5))
     lined = (1, call.tensor(4).size, *(1,) * (total.type.rank - 2))
     if (bias := call.optional(8)) is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.types import Array
 from gdlab.graph import Value
-from gdlab.load.onnx.tensor import Call, Table, Tensor, fitted
+from gdlab.load.onnx.tensor import OnnxCall, Table, Tensor, fitted
 from gdlab.load.shared import Malformed, Unsupported
 
 MOST_STEPS = 512  # steps times directions that are written out
@@ -23,7 +23,7 @@ DIRECTIONS: dict[str, tuple[bool, ...]] = {"forward": (False,), "reverse": (True
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class RecurrentCell:
     """One direction: its activations, the products of x with W and both biases for all steps at once, [steps, batch,
     gates · hidden], the matrix R transposed, the bias of R, and the peepholes."""
 
@@ -43,11 +43,11 @@ class Cell:
 State = tuple[Value, ...]  # h, and c of an LSTM
 
 
-def _simple(call: Call, cell: Cell, x: Value, state: State) -> State:
+def _simple(call: OnnxCall, cell: RecurrentCell, x: Value, state: State) -> State:
     return (cell.functions[0](x + ops.matmul(state[0], cell.w)),)
 
 
-def _long_short(call: Call, cell: Cell, x: Value, state: State) -> State:
+def _long_short(call: OnnxCall, cell: RecurrentCell, x: Value, state: State) -> State:
     """Gates i, o, f, c; a peephole lets a gate see the cell."""
     h, c = state
     i, o, f, new = cell.gates(x + ops.matmul(h, cell.w), 4)
@@ -62,7 +62,7 @@ def _long_short(call: Call, cell: Cell, x: Value, state: State) -> State:
     return f_act(o) * h_act(c), c
 
 
-def _gated(call: Call, cell: Cell, x: Value, state: State) -> State:
+def _gated(call: OnnxCall, cell: RecurrentCell, x: Value, state: State) -> State:
     """Gates z, r, h."""
     (h,), n = state, cell.hidden
     f_act, g_act = cell.functions
@@ -81,22 +81,22 @@ def _gated(call: Call, cell: Cell, x: Value, state: State) -> State:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CellKind:
     """A kind of cell: gates, activations, states, and one step."""
 
     gates: int
     functions: tuple[str, ...]
     states: int
-    step: Callable[[Call, Cell, Value, State], State]
+    step: Callable[[OnnxCall, RecurrentCell, Value, State], State]
 
 
 KINDS = {
-    "RNN": Kind(1, ("tanh",), 1, _simple), "GRU": Kind(3, ("sigmoid", "tanh"), 1, _gated),
-    "LSTM": Kind(4, ("sigmoid", "tanh", "tanh"), 2, _long_short),
+    "RNN": CellKind(1, ("tanh",), 1, _simple), "GRU": CellKind(3, ("sigmoid", "tanh"), 1, _gated),
+    "LSTM": CellKind(4, ("sigmoid", "tanh", "tanh"), 2, _long_short),
 }  # fmt: skip
 
 
-def _translate(call: Call) -> Sequence[Tensor]:
+def _translate(call: OnnxCall) -> Sequence[Tensor]:
     """Y, Y_h and of an LSTM Y_c."""
     kind, x = KINDS[call.node.op], call.number(0)
     by_batch = bool(call.integer("layout"))
@@ -133,7 +133,7 @@ def _stack(values: list[Value], shape: tuple[int, ...]) -> Value:
     return parts[0] if len(parts) == 1 else ops.concat(parts, len(shape) - 3)
 
 
-def _lengths(call: Call, steps: int, batch: int) -> Array | None:
+def _lengths(call: OnnxCall, steps: int, batch: int) -> Array | None:
     """The number of steps of every sequence, None where all have all."""
     lengths = call.static_ints(4)
     if lengths is None or set(lengths) == {steps}:
@@ -143,7 +143,7 @@ def _lengths(call: Call, steps: int, batch: int) -> Array | None:
     return np.array(lengths)
 
 
-def _cell(call: Call, kind: Kind, x: Value, d: int, directions: int) -> Cell:
+def _cell(call: OnnxCall, kind: CellKind, x: Value, d: int, directions: int) -> RecurrentCell:
     w, r = call.tensor(1), call.tensor(2)
     hidden = r.shape[-1] if len(r.shape) == 3 else 0
     gates, size = kind.gates * hidden, x.shape[2]
@@ -166,10 +166,10 @@ def _cell(call: Call, kind: Kind, x: Value, d: int, directions: int) -> Cell:
         holes = tuple(ops.slice(whole, (i * hidden,), ((i + 1) * hidden,)) for i in range(3))
     matrix = ops.transpose(_part(call, 2, d, (gates, hidden)))
     rows = forward.reshape((*x.shape[:2], gates))
-    return Cell(_functions(call, kind, d, directions), rows, matrix, late, holes, hidden)
+    return RecurrentCell(_functions(call, kind, d, directions), rows, matrix, late, holes, hidden)
 
 
-def _part(call: Call, i: int, d: int, shape: tuple[int, ...]) -> Value:
+def _part(call: OnnxCall, i: int, d: int, shape: tuple[int, ...]) -> Value:
     """Operand i for direction d."""
     t = call.tensor(i)
     if t.shape[1:] != shape:
@@ -180,7 +180,7 @@ def _part(call: Call, i: int, d: int, shape: tuple[int, ...]) -> Value:
     return value.reshape(shape)
 
 
-def _functions(call: Call, kind: Kind, d: int, directions: int) -> tuple[Function, ...]:
+def _functions(call: OnnxCall, kind: CellKind, d: int, directions: int) -> tuple[Function, ...]:
     given = call.attr("activations", tuple, ())
     names = [str(name).lower() for name in given] or [*kind.functions] * directions
     if len(names) != len(kind.functions) * directions:
@@ -193,7 +193,7 @@ def _functions(call: Call, kind: Kind, d: int, directions: int) -> tuple[Functio
     return tuple(FUNCTIONS[name] for name in own)
 
 
-def _initial(call: Call, kind: Kind, d: int, batch: int, hidden: int, by_batch: bool) -> State:
+def _initial(call: OnnxCall, kind: CellKind, d: int, batch: int, hidden: int, by_batch: bool) -> State:
     states = []
     for i in (5, 6)[: kind.states]:
         t = call.optional(i)
@@ -207,7 +207,9 @@ def _initial(call: Call, kind: Kind, d: int, batch: int, hidden: int, by_batch: 
     return tuple(states)
 
 
-def _run(call: Call, kind: Kind, cell: Cell, state: State, backward: bool, lengths: Array | None) -> list[State]:
+def _run(
+    call: OnnxCall, kind: CellKind, cell: RecurrentCell, state: State, backward: bool, lengths: Array | None
+) -> list[State]:
     """The state after each step, by its place; a sequence that is over keeps its last one."""
     steps, batch, gates = cell.inputs.shape
     states: list[State] = [state] * steps

@@ -12,8 +12,8 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.types import Array
 from gdlab.graph import Value
-from gdlab.load.onnx.layout import repeated, taken
-from gdlab.load.onnx.tensor import Call, Table, Tensor, axis_of, fitted, known
+from gdlab.load.onnx.onnx_layout import repeated, taken
+from gdlab.load.onnx.tensor import OnnxCall, Table, Tensor, axis_of, fitted, known
 from gdlab.load.shared import Malformed, Unsupported
 
 MOST_TAPS = 4  # elements that are gathered one by one for each new one; more are a product with a matrix
@@ -21,7 +21,7 @@ MOST_TAPS = 4  # elements that are gathered one by one for each new one; more ar
 
 # places and weights ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Line:
+class ResizedAxis:
     """One axis: how many elements it has and gets, their ratio, and the part that a crop asks for."""
 
     old: int
@@ -36,18 +36,18 @@ class Line:
         return self.scale * self.old
 
 
-def _cropped(i: Array, line: Line) -> Array:
+def _cropped(i: Array, line: ResizedAxis) -> Array:
     if line.new == 1:
         return i * 0.0 + 0.5 * (line.start + line.end) * (line.old - 1)
     return line.start * (line.old - 1) + i * ((line.end - line.start) * (line.old - 1) / (line.new - 1))
 
 
-def _half_symmetric(i: Array, line: Line) -> Array:
+def _half_symmetric(i: Array, line: ResizedAxis) -> Array:
     centre = line.old / 2
     return centre * (1 - line.new / line.length) + (i + 0.5) / line.scale - 0.5
 
 
-Place = Callable[[Array, Line], Array]  # places in the new -> places in the old
+Place = Callable[[Array, ResizedAxis], Array]  # places in the new -> places in the old
 PLACES: dict[str, Place] = {
     "half_pixel": lambda i, line: (i + 0.5) / line.scale - 0.5,
     "pytorch_half_pixel": lambda i, line: (i + 0.5) / line.scale - 0.5 if line.new > 1 else i * 0.0,
@@ -78,7 +78,9 @@ def _keys(a: float) -> Callable[[Array], Array]:
     return kernel
 
 
-def _taps(at: Array, line: Line, kernel: Callable[[Array], Array], reach: int, wide: float, outside: bool) -> _Taps:
+def _taps(
+    at: Array, line: ResizedAxis, kernel: Callable[[Array], Array], reach: int, wide: float, outside: bool
+) -> _Taps:
     """The elements around each place and their weights: i64[new, taps] and f64[new, taps]. `reach`: how far the
     kernel goes, `wide`: times as far; `outside`: elements that are not there count nothing."""
     far = math.ceil(reach * wide)
@@ -95,7 +97,7 @@ _Taps = tuple[Array, Array]
 
 
 # ops ------------------------------------------------------------------------------------------------------------------
-def _resize(call: Call) -> Tensor:
+def _resize(call: OnnxCall) -> Tensor:
     mode, where, how = call.text("mode", "nearest"), "asymmetric", "floor"
     if call.opset >= 11:
         where = call.text("coordinate_transformation_mode", "half_pixel")
@@ -109,7 +111,7 @@ def _resize(call: Call) -> Tensor:
     return _resized(call, lines, mode, where, how)
 
 
-def _upsample(call: Call) -> Tensor:
+def _upsample(call: OnnxCall) -> Tensor:
     given, mode = call.node.attrs.get("scales"), call.text("mode", "nearest")
     scales = _lasting(call, 1) if given is None else tuple(given)
     if mode not in ("nearest", "linear"):
@@ -117,7 +119,7 @@ def _upsample(call: Call) -> Tensor:
     return _resized(call, _lines(call, scales, None), mode, "asymmetric", "floor")
 
 
-def _lasting(call: Call, i: int) -> tuple[float, ...] | None:
+def _lasting(call: OnnxCall, i: int) -> tuple[float, ...] | None:
     """Known numbers of an operand, None where there are none."""
     array = call.static(i)
     return None if array is None or not array.size else tuple(array.reshape(-1).tolist())
@@ -126,7 +128,7 @@ def _lasting(call: Call, i: int) -> tuple[float, ...] | None:
 Numbers = tuple[float, ...] | None
 
 
-def _lines(call: Call, scales: Numbers, sizes: Numbers) -> dict[int, Line]:
+def _lines(call: OnnxCall, scales: Numbers, sizes: Numbers) -> dict[int, ResizedAxis]:
     """Return the resizing of each axis."""
     x, given = call.tensor(0), sizes if scales is None else scales
     rank = len(x.shape)
@@ -142,11 +144,11 @@ def _lines(call: Call, scales: Numbers, sizes: Numbers) -> dict[int, Line]:
         else:
             new, scale = math.floor(old * (end - start) * number), float(number)
         call.home.check_size((new,))
-        lines[axis] = Line(old, new, scale, start, end)
+        lines[axis] = ResizedAxis(old, new, scale, start, end)
     return lines
 
 
-def _crop(call: Call, count: int) -> list[tuple[float, float]]:
+def _crop(call: OnnxCall, count: int) -> list[tuple[float, float]]:
     """The part of each axis that a crop asks for."""
     if call.opset < 11 or call.text("coordinate_transformation_mode") != "tf_crop_and_resize":
         return [(0.0, 1.0)] * count
@@ -156,7 +158,7 @@ def _crop(call: Call, count: int) -> list[tuple[float, float]]:
     return list(zip(roi[:count], roi[count:], strict=True))
 
 
-def _kept_aspect(call: Call, lines: dict[int, Line], sizes: Numbers) -> dict[int, Line]:
+def _kept_aspect(call: OnnxCall, lines: dict[int, ResizedAxis], sizes: Numbers) -> dict[int, ResizedAxis]:
     policy = call.text("keep_aspect_ratio_policy", "stretch")
     if sizes is None or policy == "stretch":
         return lines
@@ -164,10 +166,10 @@ def _kept_aspect(call: Call, lines: dict[int, Line], sizes: Numbers) -> dict[int
     if choose is None:
         raise Malformed("keep_aspect_ratio_policy", repr(policy), "stretch, not_larger or not_smaller")
     scale = choose(line.scale for line in lines.values())
-    return {axis: Line(line.old, math.floor(scale * line.old + 0.5), scale) for axis, line in lines.items()}
+    return {axis: ResizedAxis(line.old, math.floor(scale * line.old + 0.5), scale) for axis, line in lines.items()}
 
 
-def _resized(call: Call, lines: dict[int, Line], mode: str, where: str, how: str) -> Tensor:
+def _resized(call: OnnxCall, lines: dict[int, ResizedAxis], mode: str, where: str, how: str) -> Tensor:
     x = call.tensor(0)
     at = {axis: PLACES[where](np.arange(line.new, dtype=np.float64), line) for axis, line in lines.items()}
     if mode == "nearest" and where != "tf_crop_and_resize":
@@ -189,11 +191,11 @@ def _resized(call: Call, lines: dict[int, Line], mode: str, where: str, how: str
     return fitted(value, tuple(lines[i].new if i in lines else n for i, n in enumerate(x.shape)), x.kind)
 
 
-def _same(places: Array, line: Line) -> bool:
+def _same(places: Array, line: ResizedAxis) -> bool:
     return line.new == line.old and bool((places == np.arange(line.old)).all())
 
 
-def _weighted(call: Call, at: Array, line: Line, mode: str) -> _Taps:
+def _weighted(call: OnnxCall, at: Array, line: ResizedAxis, mode: str) -> _Taps:
     kernel, reach = (_tent, 1) if mode == "linear" else (_keys(call.real("cubic_coeff_a", -0.75)), 2)
     wide = max(1.0, 1 / line.scale) if call.integer("antialias") else 1.0
     outside = bool(call.integer("exclude_outside"))
@@ -203,7 +205,7 @@ def _weighted(call: Call, at: Array, line: Line, mode: str) -> _Taps:
     return _taps(at, line, kernel, reach, wide, outside)
 
 
-def _along(call: Call, value: Value, axis: int, places: Array, weights: Array) -> Value:
+def _along(call: OnnxCall, value: Value, axis: int, places: Array, weights: Array) -> Value:
     """Every new element as a weighted sum of old ones along an axis."""
     new, count = places.shape
     if count <= MOST_TAPS:
@@ -226,7 +228,7 @@ def _along(call: Call, value: Value, axis: int, places: Array, weights: Array) -
     return ops.permute(made, tuple(order.index(i) for i in range(len(order))))
 
 
-def _filled(call: Call, value: Value, lines: dict[int, Line], at: dict[int, Array]) -> Value:
+def _filled(call: OnnxCall, value: Value, lines: dict[int, ResizedAxis], at: dict[int, Array]) -> Value:
     """The extrapolation value where a crop goes beyond the image."""
     inside = np.ones((1,) * value.type.rank, np.bool_)
     for axis, places in at.items():
@@ -239,7 +241,7 @@ def _filled(call: Call, value: Value, lines: dict[int, Line], at: dict[int, Arra
     return ops.where(mask, value, call.real("extrapolation_value"))
 
 
-def _at_places(call: Call, x: Tensor, places: dict[int, Array]) -> Tensor:
+def _at_places(call: OnnxCall, x: Tensor, places: dict[int, Array]) -> Tensor:
     """Repeated where every element comes equally often in its order, else gathered, axis by axis."""
     factors = [1] * len(x.shape)
     for axis, at in places.items():

@@ -84,7 +84,7 @@ def fitted(value: Value, shape: Shape, kind: Kind = "float") -> Tensor:
 
 
 @dataclass(slots=True)
-class Home:
+class GraphParameters:
     """Hold the values of the parameters that the graph gets. `taken`: the names of the file; `nbytes`: its size, by
     which what is computed while loading is bounded."""
 
@@ -208,12 +208,12 @@ class NodeRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OnnxCall:
     """A node with its operands, and how a translation asks for them."""
 
     node: NodeRecord
     inputs: tuple[Tensor | None, ...]
-    home: Home
+    home: GraphParameters
 
     @property
     def opset(self) -> int:
@@ -282,7 +282,7 @@ class Call:
 
 
 Result = Tensor | Sequence[Tensor]
-Translate = Callable[[Call], Result]
+Translate = Callable[[OnnxCall], Result]
 Table = Mapping[str, Translate]
 
 

@@ -32,7 +32,7 @@ STORED: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class ArchivedTensor:
     """A tensor in an archive: the entry that holds its elements, and which of them are its own."""
 
     archive: Archive
@@ -102,7 +102,7 @@ class Archive:
         except ValueError as error:
             raise Malformed(f"entry {name!r:.80}", f"{error!s:.120}", "the JSON of a graph") from None
 
-    def elements(self, name: str, tensor: Stored) -> Array:
+    def elements(self, name: str, tensor: ArchivedTensor) -> Array:
         """The elements of a tensor, `name` for errors: floats of any width as float32, other types as they are."""
         shape, strides = tensor.shape, tensor.strides
         dtype, what = np.dtype(STORED[tensor.dtype]), f"tensor {name!r:.80}"
@@ -171,7 +171,7 @@ def numbers_of(values: Any, what: str) -> Shape:
     return tuple(whole_number(v.get("as_int") if isinstance(v, dict) else v, what) for v in values)
 
 
-Tensors = Mapping[str, Stored]
+Tensors = Mapping[str, ArchivedTensor]
 
 
 def check_strides(what: str, shape: Sequence[int], strides: Sequence[int]) -> None:

@@ -16,15 +16,15 @@ from gdlab.base.errors import GdlabError, LoadError
 from gdlab.base.types import Array
 from gdlab.graph import Graph
 from gdlab.graph.source import Location
-from gdlab.load.onnx.layout import joined, reshaped, taken
 from gdlab.load.onnx.numbers import bounds_of_input, rounded
-from gdlab.load.onnx.tensor import Home, Tensor, kind_of, known
+from gdlab.load.onnx.onnx_layout import joined, reshaped, taken
+from gdlab.load.onnx.tensor import GraphParameters, Tensor, kind_of, known
 from gdlab.load.pt2.archive import WHERE
+from gdlab.load.pt2.aten_layers import LAYERS
+from gdlab.load.pt2.aten_layout import LAYOUT, VIEWS, dropout_in_place
+from gdlab.load.pt2.aten_math import MATH
 from gdlab.load.pt2.call import CODES, Aten, Table, Translate, bound, unknown_arguments
-from gdlab.load.pt2.layers import LAYERS
-from gdlab.load.pt2.layout import LAYOUT, VIEWS, dropout_in_place
-from gdlab.load.pt2.math import MATH
-from gdlab.load.pt2.program import AtenNode, Meta, Program, Ref
+from gdlab.load.pt2.program import AtenNode, ExportedProgram, Meta, Ref
 from gdlab.load.shared import Malformed, Unsupported, check_growth, refused
 
 TABLE: Table = {**MATH, **LAYOUT, **LAYERS}
@@ -35,7 +35,7 @@ WANTED = "operators and arguments that load_pt2 takes"
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TensorView:
     """A tensor that shares its elements with the result of another node: result `index` of `node`, of `parent`."""
 
     parent: str
@@ -43,15 +43,17 @@ class View:
     index: int
 
 
-def built(program: Program, train: bool, place_of: Callable[[Location], Location]) -> tuple[Graph, dict[str, Array]]:
+def built(
+    program: ExportedProgram, train: bool, place_of: Callable[[Location], Location]
+) -> tuple[Graph, dict[str, Array]]:
     """The graph of a program, and the values of its parameters. `place_of`: a line as the graph tells it."""
     unknown = [(node.label, f"{node}: {reason}".removesuffix(": ")) for node in program.nodes
                for reason in [_unknown(node)] if reason is not None]  # fmt: skip
     if unknown:
         raise refused(WHERE, "operators", unknown, WANTED)
-    home = Home(frozenset(held.name for held in program.held.values()), program.archive.nbytes)
+    home = GraphParameters(frozenset(held.name for held in program.held.values()), program.archive.nbytes)
     with Graph() as graph, graph.silent():
-        builder = _Builder(graph, home, program, train, place_of)
+        builder = _ProgramBuilder(graph, home, program, train, place_of)
         builder.enter()
         for i, node in enumerate(program.nodes):
             builder.append(i, node)
@@ -87,16 +89,21 @@ def _translation(node: AtenNode) -> Translate | None:
     return IN_PLACE.get(name, TABLE.get(name)) if changes else TABLE.get(name)
 
 
-class _Builder:
+class _ProgramBuilder:
     """The tensors of a program by name, as its nodes give them; None is what came of something unsupported."""
 
     def __init__(
-        self, graph: Graph, home: Home, program: Program, train: bool, place_of: Callable[[Location], Location]
+        self,
+        graph: Graph,
+        home: GraphParameters,
+        program: ExportedProgram,
+        train: bool,
+        place_of: Callable[[Location], Location],
     ) -> None:
         self.graph, self.home, self.program, self.train, self.place_of = graph, home, program, train, place_of
         self.tensors: dict[str, Tensor | None] = {}
         self.missing: set[str] = set()  # results that no translation gives
-        self.views: dict[str, View] = {}
+        self.views: dict[str, TensorView] = {}
         self.families: dict[str, list[str]] = {}  # of a root, all tensors that share its elements
         self.unsupported: list[tuple[str, str]] = []
         self.last_use: dict[str, int] = {}
@@ -264,7 +271,7 @@ class _Builder:
         for k, output in enumerate(node.outputs):
             if output:
                 parent = refs[k if name in ("broadcast_tensors", "meshgrid") else 0].name
-                self.views[output] = View(parent, node, k)
+                self.views[output] = TensorView(parent, node, k)
                 self.families.setdefault(self._root(parent), []).append(output)
 
     def _root(self, name: str) -> str:
@@ -286,7 +293,7 @@ class _Builder:
             self._change_family(root, name, alike, new)
         self.tensors[name] = new
         if node.outputs and node.outputs[0]:
-            self.views[node.outputs[0]] = View(name, node, -1)
+            self.views[node.outputs[0]] = TensorView(name, node, -1)
             self.families.setdefault(root, []).append(node.outputs[0])
 
     def _change_family(self, root: str, name: str, alike: Sequence[str], new: Tensor) -> None:
@@ -353,7 +360,7 @@ def _refs(node: AtenNode) -> list[Ref]:
 
 
 # source lines ---------------------------------------------------------------------------------------------------------
-def quoted(program: Program, name: str) -> Callable[[Location], Location]:
+def quoted(program: ExportedProgram, name: str) -> Callable[[Location], Location]:
     """Places in the lines that the archive quotes: no file that it names is read."""
     digest = hashlib.sha256(repr(sorted(program.lines.items())).encode()).hexdigest()[:8]
     files: dict[str, str] = {}

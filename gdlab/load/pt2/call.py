@@ -17,10 +17,10 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.types import Array, Shape
 from gdlab.graph import Value
-from gdlab.load.onnx.layout import reshaped
-from gdlab.load.onnx.model import TABLE as ONNX
 from gdlab.load.onnx.numbers import settled
-from gdlab.load.onnx.tensor import DTYPES, Call, Home, NodeRecord, Tensor, axis_of, kind_of, known
+from gdlab.load.onnx.onnx_layout import reshaped
+from gdlab.load.onnx.onnx_model import TABLE as ONNX
+from gdlab.load.onnx.tensor import DTYPES, GraphParameters, NodeRecord, OnnxCall, Tensor, axis_of, kind_of, known
 from gdlab.load.pt2.program import AtenNode, Dtype, Meta, Opaque
 from gdlab.load.shared import Malformed, Unsupported
 
@@ -70,7 +70,7 @@ class Aten:
     wanted, and are PyTorch's."""
 
     def __init__(
-        self, node: AtenNode, home: Home, metas: Sequence[Meta], train: bool, types: Mapping[str, Meta]
+        self, node: AtenNode, home: GraphParameters, metas: Sequence[Meta], train: bool, types: Mapping[str, Meta]
     ) -> None:
         self.node, self.home, self.metas, self.train, self.types = node, home, metas, train, types
 
@@ -97,7 +97,7 @@ class Aten:
         name = self.node.outputs[0] if self.node.outputs else self.node.target
         names = tuple(f"{i}" for i in range(len(inputs)))
         node = NodeRecord(op, name, "", names, tuple(f"{name}.{i}" for i in range(outputs)), attrs, OPSET)
-        call = Call(node, inputs, self.home)
+        call = OnnxCall(node, inputs, self.home)
         made = ONNX[op](call)
         return tuple(settled(call, t) for t in ((made,) if isinstance(made, Tensor) else made))
 

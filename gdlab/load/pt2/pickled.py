@@ -6,7 +6,7 @@ import pickletools
 from typing import Any
 
 from gdlab.base.types import Shape
-from gdlab.load.pt2.archive import Archive, Stored, check_strides, whole_number
+from gdlab.load.pt2.archive import Archive, ArchivedTensor, check_strides, whole_number
 from gdlab.load.shared import Malformed
 
 MOST_PICKLE = 1 << 21
@@ -37,7 +37,7 @@ class _Storage(tuple[str, str]):
     __slots__ = ()
 
 
-def saved_tensors(archive: Archive) -> dict[str, Stored]:
+def saved_tensors(archive: Archive) -> dict[str, ArchivedTensor]:
     """The tensors by name of a `torch.save` of a dict."""
     found = archive.ending("data.pkl")
     if len(found) != 1:
@@ -47,7 +47,9 @@ def saved_tensors(archive: Archive) -> dict[str, Stored]:
         raise Malformed(found[0], f"{len(text):,} bytes", f"at most {MOST_PICKLE:,}")
     folder = found[0].removesuffix("data.pkl")
     made = _Machine(archive, folder).run(text)
-    if not isinstance(made, dict) or not all(isinstance(v, Stored) and isinstance(k, str) for k, v in made.items()):
+    if not isinstance(made, dict) or not all(
+        isinstance(v, ArchivedTensor) and isinstance(k, str) for k, v in made.items()
+    ):
         raise Malformed(found[0], f"{type(made).__name__}", "a dict of tensors by name")
     return made
 
@@ -139,19 +141,19 @@ class _Machine:
             raise Malformed("pickle", f"a call of {function!r:.60}", "tensors alone")
         if function == DICT and arguments == ():
             return {}
-        if function == PARAMETER and len(arguments) == 3 and isinstance(arguments[0], Stored):
+        if function == PARAMETER and len(arguments) == 3 and isinstance(arguments[0], ArchivedTensor):
             return arguments[0]
         if function == TENSOR and len(arguments) in (6, 7) and isinstance(arguments[0], _Storage):
             return self.tensor(*arguments[:4])
         raise Malformed("pickle", f"{function.replace(' ', '.')} with {len(arguments)} arguments", "a tensor")
 
-    def tensor(self, storage: _Storage, offset: Any, shape: Any, strides: Any) -> Stored:
+    def tensor(self, storage: _Storage, offset: Any, shape: Any, strides: Any) -> ArchivedTensor:
         """A tensor of checked numbers."""
         entry, dtype = storage
         extents: Shape = tuple(whole_number(n, "pickle: shape") for n in tuple(shape))
         steps: Shape = tuple(whole_number(n, "pickle: strides") for n in tuple(strides))
         check_strides("pickle", extents, steps)
-        return Stored(self.archive, entry, dtype, extents, steps, whole_number(offset, "pickle: offset"))
+        return ArchivedTensor(self.archive, entry, dtype, extents, steps, whole_number(offset, "pickle: offset"))
 
     def set_items(self, items: list[Any]) -> None:
         """Add keys and values to the dict below them."""

@@ -14,7 +14,7 @@ from gdlab.graph.source import Location
 from gdlab.load.pt2.archive import (
     STORED,
     Archive,
-    Stored,
+    ArchivedTensor,
     Tensors,
     check_strides,
     field_of,
@@ -92,29 +92,29 @@ class AtenNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ModuleTensor:
     """A tensor of the module: its dotted name, and where its elements lie."""
 
     name: str
-    stored: Stored
+    stored: ArchivedTensor
     parameter: bool
 
 
 @dataclass(slots=True)
-class Program:
+class ExportedProgram:
     """A program: inputs and held tensors by the graph's names, nodes in order, outputs, types; `nbytes`: of its file;
     `lines`: the source lines that it quotes, by file."""
 
     archive: Archive
     inputs: dict[str, Meta] = field(default_factory=dict)
-    held: dict[str, Held] = field(default_factory=dict)
+    held: dict[str, ModuleTensor] = field(default_factory=dict)
     nodes: list[AtenNode] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     metas: dict[str, Meta] = field(default_factory=dict)
     lines: dict[str, dict[int, str]] = field(default_factory=dict)
 
 
-def read(file: BinaryIO | bytes, nbytes: int) -> Program:
+def read(file: BinaryIO | bytes, nbytes: int) -> ExportedProgram:
     """The records of a program in an archive."""
     archive = Archive(io.BytesIO(file) if isinstance(file, bytes) else file, nbytes)
     return _Reader(archive).program(*_parts(archive))
@@ -160,7 +160,7 @@ def _listed(archive: Archive, folder: str, config: str, pickled: str) -> Tensors
         dtype = _scalar_type(meta.get("dtype"), what)
         (offset,) = numbers_of([meta.get("storage_offset")], f"{what}: storage_offset")
         path = field_of(record, "path_name", str, what)
-        found[name] = Stored(archive, folder + path, dtype, shape, strides, offset)
+        found[name] = ArchivedTensor(archive, folder + path, dtype, shape, strides, offset)
     return found
 
 
@@ -176,10 +176,10 @@ class _Reader:
     """Collect the records of a program; names are those of the outermost graph, inner graphs get new ones."""
 
     def __init__(self, archive: Archive) -> None:
-        self.made = Program(archive)
+        self.made = ExportedProgram(archive)
         self.open: list[str] = []  # extents that are not numbers, with their tensors
 
-    def program(self, document: Any, tensors: Tensors) -> Program:
+    def program(self, document: Any, tensors: Tensors) -> ExportedProgram:
         """The records of the JSON, with tensors by their dotted names."""
         version = field_of(document, "schema_version", dict, "program")
         major = version.get("major")
@@ -227,7 +227,7 @@ class _Reader:
             if (stored.shape, stored.dtype) != (meta.shape, meta.dtype):
                 given = f"{stored.dtype}{list(stored.shape)} in the archive"
                 raise Malformed(f"{kind} {dotted!r:.80}", given, f"{meta.dtype}{list(meta.shape)}, as the graph says")
-            self.made.held[name] = Held(dotted, stored, kind == "parameter")
+            self.made.held[name] = ModuleTensor(dotted, stored, kind == "parameter")
         elif kind != "constant_input":
             raise Malformed("input", f"{kind:.60}", "tensors, parameters and buffers")
 

@@ -14,7 +14,7 @@ BLOCK = 128  # rows of a block: its scores stay in the cache
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class AttentionSizes:
     """The extents of an attention, from the constants of its kernel."""
 
     queries: int
@@ -49,8 +49,8 @@ class Sizes:
         return unseen if unseen.any() else None
 
 
-def _sizes(c: KernelConstants) -> Sizes:
-    return Sizes(
+def _sizes(c: KernelConstants) -> AttentionSizes:
+    return AttentionSizes(
         c["QUERIES"], c["KEYS"], c["HEADS"], c["KV_HEADS"], c["D"], bool(c["CAUSAL"]), c["WINDOW"],
         dict(c.numbers).get("SOFTCAP", 0.0),
     )  # fmt: skip
@@ -64,7 +64,7 @@ def _by_head(x: Array, rows: int, kv: int, group: int) -> Array:
 class _Work:
     """Operands by head, and room for the blocks of one dispatch."""
 
-    def __init__(self, builder: KernelBuilder, s: Sizes, names: tuple[str, ...]) -> None:
+    def __init__(self, builder: KernelBuilder, s: AttentionSizes, names: tuple[str, ...]) -> None:
         self.builder, self.s = builder, s
         rows = {"q": s.queries, "g": s.queries, "k": s.keys, "v": s.keys}
         self.at: dict[str, Array] = {}

@@ -15,7 +15,7 @@ PATCH = 1 << 18  # floats of the patches that are held at a time
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ImageRows:
     """Some rows of the results of some images."""
 
     first: int
@@ -24,7 +24,7 @@ class Block:
     rows: int
 
 
-class Sizes:
+class ConvSizes:
     """A convolution as arrays see it: channels split by group."""
 
     def __init__(self, c: KernelConstants) -> None:
@@ -35,7 +35,7 @@ class Sizes:
         self.padded = (c["H"] + 2 * c["PH"], c["W"] + 2 * c["PW"])
         self.held: dict[str, Array] = {}
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[ImageRows]:
         """Several small images at once, or a large one in bands."""
         c = self.c
         per_row = self.k[2] * self.groups * c["OW"]
@@ -43,7 +43,7 @@ class Sizes:
         images = max(1, PATCH // (per_row * rows)) if rows == c["OH"] else 1
         for first in range(0, self.n, images):
             for row in range(0, c["OH"], rows):
-                yield Block(first, min(images, self.n - first), row, min(rows, c["OH"] - row))
+                yield ImageRows(first, min(images, self.n - first), row, min(rows, c["OH"] - row))
 
     def room(self, builder: KernelBuilder) -> Array:
         """Room for the padded images of a block."""
@@ -55,7 +55,7 @@ class Sizes:
         c = self.c
         return room[:images, ..., c["PH"] : c["PH"] + c["H"], c["PW"] : c["PW"] + c["W"]]
 
-    def taps(self, room: Array, b: Block) -> Array:
+    def taps(self, room: Array, b: ImageRows) -> Array:
         """The padded images as [group, channel, kh, kw, image, row, column of the result], a view."""
         c = self.c
         n, g, i, y, x = room.strides
@@ -64,14 +64,14 @@ class Sizes:
         strides = (g, i, c["DH"] * y, c["DW"] * x, n, c["SH"] * y, c["SW"] * x)
         return np.lib.stride_tricks.as_strided(start, shape, strides)
 
-    def patches(self, builder: KernelBuilder, b: Block) -> tuple[Array, Array]:
+    def patches(self, builder: KernelBuilder, b: ImageRows) -> tuple[Array, Array]:
         """Room for the patches of a block: as `taps`, and as matrices [group, element of a window, pixel]."""
         c = self.c
         pixels = b.images * b.rows * c["OW"]
         flat = self._cut(builder, "patches", (self.groups, self.k[2], pixels))
         return flat.reshape(self.groups, c["IN"], c["KH"], c["KW"], b.images, b.rows, c["OW"]), flat
 
-    def result(self, builder: KernelBuilder, y: Array, b: Block, read: bool) -> tuple[Array, Array | None]:
+    def result(self, builder: KernelBuilder, y: Array, b: ImageRows, read: bool) -> tuple[Array, Array | None]:
         """The part of y that belongs to a block as matrices [group, channel, pixel], and what to copy it to or from."""
         part = y[b.first : b.first + b.images, :, :, b.row : b.row + b.rows]
         if b.images == 1:  # rows are neighbours: a view
@@ -99,7 +99,7 @@ def _is_plain(c: KernelConstants) -> bool:
     return set(steps) == {1} and c["PH"] == c["PW"] == 0 and c["IN"] == c["CI"] and c["H"] * c["W"] >= 16
 
 
-def _patched(builder: KernelBuilder, s: Sizes, x: Array) -> Iterator[tuple[Block, Array]]:
+def _patched(builder: KernelBuilder, s: ConvSizes, x: Array) -> Iterator[tuple[ImageRows, Array]]:
     """Blocks and their patches."""
     room = s.room(builder)
     builder.calls.append((room.fill, (0.0,)))
@@ -112,7 +112,7 @@ def _patched(builder: KernelBuilder, s: Sizes, x: Array) -> Iterator[tuple[Block
 
 
 def conv2d_form(builder: KernelBuilder, c: KernelConstants) -> None:
-    s = Sizes(c)
+    s = ConvSizes(c)
     x, k, y = builder.operand(0, s.x), builder.operand(1, s.k), builder.out(s.y)
     if _is_plain(c):
         builder.calls.append((np.matmul, (k, x.reshape(s.n, c["IN"], -1), y.reshape(s.n, c["OUT"], -1))))
@@ -125,7 +125,7 @@ def conv2d_form(builder: KernelBuilder, c: KernelConstants) -> None:
 
 
 def grad_weight_form(builder: KernelBuilder, c: KernelConstants) -> None:
-    s = Sizes(c)
+    s = ConvSizes(c)
     g, x, out = builder.operand(0, s.y), builder.operand(1, s.x), builder.out(s.k)
     part = builder.temporary(s.k)
     builder.calls.append((out.fill, (0.0,)))
@@ -135,7 +135,7 @@ def grad_weight_form(builder: KernelBuilder, c: KernelConstants) -> None:
 
 
 def grad_input_form(builder: KernelBuilder, c: KernelConstants) -> None:
-    s = Sizes(c)
+    s = ConvSizes(c)
     g, k, out = builder.operand(0, s.y), builder.operand(1, s.k), builder.out(s.x)
     turned = k.transpose(0, 2, 1)
     if _is_plain(c):

@@ -12,7 +12,7 @@ from gdlab.op.numpy_form import KernelBuilder, KernelConstants
 _BOOL = np.dtype(np.bool_)
 
 
-class Sizes:
+class PoolSizes:
     """Images and windows as arrays see them: all channels of all images are planes."""
 
     def __init__(self, builder: KernelBuilder, c: KernelConstants, image: Shape) -> None:
@@ -64,7 +64,7 @@ class Sizes:
 
 
 def max_pool_form(builder: KernelBuilder, c: KernelConstants) -> None:
-    s = Sizes(builder, c, builder.operand_shape(0))
+    s = PoolSizes(builder, c, builder.operand_shape(0))
     out = builder.out(s.result)
     first, *rest = s.taps(s.padded(builder.operand(0, s.image), -np.inf))
     builder.calls.append((np.copyto, (out, first)))
@@ -76,7 +76,7 @@ def _larger(out: Array, other: Array) -> None:
 
 
 def max_index_form(builder: KernelBuilder, c: KernelConstants) -> None:
-    s = Sizes(builder, c, builder.operand_shape(0))
+    s = PoolSizes(builder, c, builder.operand_shape(0))
     out, best, place = builder.out(s.result), builder.temporary(s.result), s.places()
     better, nan, old = (builder.temporary(s.result, _BOOL) for _ in range(3))
     builder.calls += [(best.fill, (-np.inf,)), (np.copyto, (out, _first_places(s, place)))]
@@ -92,7 +92,7 @@ def max_index_form(builder: KernelBuilder, c: KernelConstants) -> None:
         ]
 
 
-def _first_places(s: Sizes, place: Array) -> Array:
+def _first_places(s: PoolSizes, place: Array) -> Array:
     """The first pixel of each window."""
     first: Array = np.min([*s.taps(place)], axis=0)
     return first
@@ -103,7 +103,7 @@ def _copy_where(out: Array, values: Array, where: Array) -> None:
 
 
 def put_form(builder: KernelBuilder, c: KernelConstants) -> None:
-    s = Sizes(builder, c, builder.result_shape)
+    s = PoolSizes(builder, c, builder.result_shape)
     g, index, out = builder.operand(0, s.result), builder.operand(1, s.result), builder.out(s.image)
     same, part, room = builder.temporary(s.result, _BOOL), builder.temporary(s.result), s.room(s.planes, 0.0)
     for here, tap in zip(s.taps(s.places()), s.taps(room), strict=True):
@@ -117,7 +117,7 @@ def put_form(builder: KernelBuilder, c: KernelConstants) -> None:
 
 
 def take_form(builder: KernelBuilder, c: KernelConstants) -> None:
-    s = Sizes(builder, c, builder.operand_shape(0))
+    s = PoolSizes(builder, c, builder.operand_shape(0))
     x, index, out = builder.operand(0, s.image), builder.operand(1, s.result), builder.out(s.result)
     same = builder.temporary(s.result, _BOOL)
     builder.calls.append((out.fill, (0.0,)))
@@ -126,7 +126,7 @@ def take_form(builder: KernelBuilder, c: KernelConstants) -> None:
 
 
 def avg_pool_form(builder: KernelBuilder, c: KernelConstants) -> None:
-    s = Sizes(builder, c, builder.operand_shape(0))
+    s = PoolSizes(builder, c, builder.operand_shape(0))
     out = builder.out(s.result)
     first, *rest = s.taps(s.padded(builder.operand(0, s.image), 0.0))
     builder.calls.append((np.copyto, (out, first)))
@@ -135,7 +135,7 @@ def avg_pool_form(builder: KernelBuilder, c: KernelConstants) -> None:
 
 
 def avg_pool_grad_form(builder: KernelBuilder, c: KernelConstants) -> None:
-    s = Sizes(builder, c, builder.result_shape)
+    s = PoolSizes(builder, c, builder.result_shape)
     part, room = builder.temporary(s.result), s.room(s.planes, 0.0)
     builder.calls.append((np.divide, (builder.operand(0, s.result), s.divisors(), part)))
     builder.calls += [(np.add, (tap, part, tap)) for tap in s.taps(room)]

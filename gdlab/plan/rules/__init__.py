@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 
-from gdlab.plan.rules.record import RULES, Number, NumberKind, UpdateBuilder, UpdateRule, rule_of, update_rule
+from gdlab.plan.rules.rule_record import RULES, Number, NumberKind, UpdateBuilder, UpdateRule, rule_of, update_rule
 
 __all__ = ["RULES", "Number", "NumberKind", "UpdateBuilder", "UpdateRule", "rule_of", "update_rule"]
 

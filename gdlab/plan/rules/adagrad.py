@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gdlab.graph import Value
 from gdlab.ops import sqrt
-from gdlab.plan.rules.record import Number, update_rule
+from gdlab.plan.rules.rule_record import Number, update_rule
 
 
 @update_rule("AdaGrad", Number("lr", "rate", 0.01), Number("epsilon", "positive", 1e-10))

@@ -9,7 +9,7 @@ import numpy as np
 
 from gdlab.base.types import Array
 from gdlab.op.numpy_form import NumpyCall
-from gdlab.plan.rules.record import BLOCK, Number, Shared, UpdateBuilder, UpdateRule, register
+from gdlab.plan.rules.rule_record import BLOCK, Number, Shared, UpdateBuilder, UpdateRule, register
 
 _NUMBERS = (
     Number("lr", "rate", 1e-3), Number("beta1", "fraction", 0.9), Number("beta2", "fraction", 0.999),

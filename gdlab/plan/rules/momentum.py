@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gdlab.graph import Value
-from gdlab.plan.rules.record import Number, update_rule
+from gdlab.plan.rules.rule_record import Number, update_rule
 
 _NUMBERS = Number("lr", "rate", 0.01), Number("momentum", "fraction", 0.9)
 

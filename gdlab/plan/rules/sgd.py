@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gdlab.plan.rules.record import Number, UpdateBuilder, UpdateRule, register
+from gdlab.plan.rules.rule_record import Number, UpdateBuilder, UpdateRule, register
 
 
 def _numpy(builder: UpdateBuilder) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gdlab.plan.rules.record import UpdateBuilder, UpdateRule, register
+from gdlab.plan.rules.rule_record import UpdateBuilder, UpdateRule, register
 
 
 def _accumulate(builder: UpdateBuilder) -> None:

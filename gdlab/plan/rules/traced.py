@@ -10,7 +10,7 @@ from gdlab.base.types import TensorType
 from gdlab.graph import Value, scratch
 from gdlab.op import REGISTRY, Elementwise
 from gdlab.plan.dispatch import Arg, PointOp
-from gdlab.plan.rules.record import UpdateRule
+from gdlab.plan.rules.rule_record import UpdateRule
 from gdlab.plan.terms import Terms, View, terms_of
 
 

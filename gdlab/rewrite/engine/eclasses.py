@@ -12,7 +12,7 @@ from gdlab.base.types import TensorType
 from gdlab.graph import Attrs, AttrVar, Graph, Node, Value
 from gdlab.op import REGISTRY, Op
 from gdlab.ops.packed import COLUMNS, PACKED
-from gdlab.rewrite.engine.egglog_program import Signature
+from gdlab.rewrite.engine.egglog_program import OpSignature
 from gdlab.rewrite.engine.encoded_rows import Encoded, Key, fold_key
 from gdlab.rewrite.engine.saturate import Saturation
 from gdlab.rewrite.rules.packing import Siblings
@@ -73,7 +73,7 @@ class ENodeTypes:
     """
 
     def __init__(
-        self, numbers: Interner, signatures: Mapping[str, Signature], types: Sequence[TensorType]
+        self, numbers: Interner, signatures: Mapping[str, OpSignature], types: Sequence[TensorType]
     ) -> None:
         self.numbers, self.signatures = numbers, signatures
         self._numbers = TypeNumbers()

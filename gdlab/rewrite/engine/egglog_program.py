@@ -16,7 +16,7 @@ from gdlab.rewrite.rules.pattern import COMMUTATIVE, Rule
 from gdlab.rewrite.rules.relations import EQUAL, TYPE, AttrValue, Fact, Interner, Local, Relation, Term
 
 __all__ = [
-    "Column", "Premises", "Program", "Rows", "Signature", "attr_names", "by_arity", "node_variables",
+    "Column", "Premises", "RuleProgram", "GraphRows", "OpSignature", "attr_names", "by_arity", "node_variables",
     "premises", "program_of", "program_text",
 ]  # fmt: skip
 
@@ -32,7 +32,7 @@ Table = tuple[int, int]  # number and columns: its rows go into the relation of 
 
 # schema and rules -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Signature:
+class OpSignature:
     """Columns of an op: operands, then attributes by name. An op that takes any number of operands has one per
     number."""
 
@@ -49,15 +49,15 @@ class Signature:
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class RuleProgram:
     """Schema and rules for the engines; `rules[j]` leaves its firings in relation `F_j`.
 
     `signatures` are by op (one of an op that has several), `constructors` all of them by op and operand count.
     """
 
     text: str
-    signatures: Mapping[str, Signature]
-    constructors: Mapping[OpArity, Signature]
+    signatures: Mapping[str, OpSignature]
+    constructors: Mapping[OpArity, OpSignature]
     rules: tuple[Rule, ...]
     literals: Interner
     relations: tuple[Relation, ...]  # that the rules ask for
@@ -65,7 +65,7 @@ class Program:
 
 
 @lru_cache(maxsize=64)
-def _program(rules: tuple[Rule, ...], signatures: tuple[Signature, ...]) -> Program:
+def _program(rules: tuple[Rule, ...], signatures: tuple[OpSignature, ...]) -> RuleProgram:
     table, literals = {(s.op, s.inputs): s for s in signatures}, Interner()
     texts = [_rule(j, rule, table, literals) for j, rule in enumerate(rules)]
     used = _relations(rules, literals)
@@ -88,10 +88,10 @@ def _program(rules: tuple[Rule, ...], signatures: tuple[Signature, ...]) -> Prog
                 rule = f"({row} (f_type {a} t)) ((f_type {b} t))"
                 lines.append(f'(rule {rule} :ruleset opt :name "type_{name}_{s.op}")')
     text = "\n".join([*lines, *texts]) + "\n"
-    return Program(text, {s.op: s for s in signatures}, table, rules, literals, used, inputs)
+    return RuleProgram(text, {s.op: s for s in signatures}, table, rules, literals, used, inputs)
 
 
-def program_of(rules: Sequence[Rule], ops: Iterable[OpArity] | None = None) -> Program:
+def program_of(rules: Sequence[Rule], ops: Iterable[OpArity] | None = None) -> RuleProgram:
     """Return the program for a graph with these ops (op, operand count): rules that could match it, and all ops that
     they lead to. Without `ops`: every rule, over every op of the registry."""
     stated = tuple(r for r in rules if r.left >= 0)
@@ -100,7 +100,7 @@ def program_of(rules: Sequence[Rule], ops: Iterable[OpArity] | None = None) -> P
 
 def _reached(
     rules: Sequence[Rule], ops: Iterable[OpArity] | None
-) -> tuple[tuple[Rule, ...], tuple[Signature, ...]]:
+) -> tuple[tuple[Rule, ...], tuple[OpSignature, ...]]:
     """The rules whose left side can come about from these ops, and the signatures of all ops that can."""
     if ops is None:
         records = [op for op in REGISTRY.values() if not isinstance(op.kernel, Leaf) and not op.variadic]
@@ -128,8 +128,8 @@ def _sides(rule: Rule) -> tuple[frozenset[OpArity], frozenset[OpArity]]:
     return left, right
 
 
-def _signature(name: str, inputs: int) -> Signature:
-    return Signature(name, inputs, attr_names(name), REGISTRY[name].variadic)
+def _signature(name: str, inputs: int) -> OpSignature:
+    return OpSignature(name, inputs, attr_names(name), REGISTRY[name].variadic)
 
 
 def attr_names(name: str) -> tuple[str, ...]:
@@ -144,7 +144,7 @@ def _leaf() -> Stated:
     return "(constructor Leaf (i64) T)", _ingest("(union (N x0) (Leaf x1))", 2), "Leaf", 2
 
 
-def _constructor(s: Signature) -> Stated:
+def _constructor(s: OpSignature) -> Stated:
     sorts = ["T"] * s.inputs + ["i64"] * len(s.attrs)
     values = [f"(N x{i})" if sort == "T" else f"x{i}" for i, sort in enumerate(sorts, 1)]
     action = f"(union (N x0) ({' '.join([s.egg, *values])}))"
@@ -243,7 +243,7 @@ def _premise_text(name: str, columns: Iterable[Column]) -> str:
     return f"({' '.join(map(str, (name, *columns)))})"
 
 
-def _rule(j: int, rule: Rule, table: Mapping[OpArity, Signature], literals: Interner) -> str:
+def _rule(j: int, rule: Rule, table: Mapping[OpArity, OpSignature], literals: Interner) -> str:
     names = node_variables(rule)
 
     def term(node: Node) -> str:
@@ -270,7 +270,7 @@ def _rule(j: int, rule: Rule, table: Mapping[OpArity, Signature], literals: Inte
 
 # a graph --------------------------------------------------------------------------------------------------------------
 @dataclass
-class Rows:
+class GraphRows:
     """A graph as rows: per op (id, operand ids, attribute numbers), leaves, and facts about ids."""
 
     ops: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
@@ -279,7 +279,7 @@ class Rows:
     count: int = 0
     texts: dict[str, str] = field(default_factory=dict)  # what `tables` made of it last
 
-    def tables(self, program: Program) -> dict[str, str]:
+    def tables(self, program: RuleProgram) -> dict[str, str]:
         """Lines of columns by relation, in egglog's own format: a tab between two, a line break behind each row."""
         texts: dict[str, list[str]] = {}
         for name, rows in self._named(program):
@@ -289,7 +289,7 @@ class Rows:
         self.texts = {name: "".join(lines) for name, lines in texts.items()}
         return self.texts
 
-    def _named(self, program: Program) -> Iterator[tuple[str, list[tuple[int, ...]]]]:
+    def _named(self, program: RuleProgram) -> Iterator[tuple[str, list[tuple[int, ...]]]]:
         yield "Leaf", [(i, i) for i in self.leaves]
         for op, rows in self.ops.items():
             for s, part in by_arity(program, op, rows):
@@ -297,7 +297,7 @@ class Rows:
         yield from _joined(program, self.facts).items()
 
 
-def _joined(program: Program, facts: Mapping[str, list[tuple[int, ...]]]) -> dict[str, list[tuple[int, ...]]]:
+def _joined(program: RuleProgram, facts: Mapping[str, list[tuple[int, ...]]]) -> dict[str, list[tuple[int, ...]]]:
     """The facts, with those of one node in one row where `TOGETHER` says so."""
     rest = dict(facts)
     for names in TOGETHER:
@@ -310,8 +310,8 @@ def _joined(program: Program, facts: Mapping[str, list[tuple[int, ...]]]) -> dic
 
 
 def by_arity(
-    program: Program, op: str, rows: list[tuple[int, ...]]
-) -> Iterator[tuple[Signature, list[tuple[int, ...]]]]:
+    program: RuleProgram, op: str, rows: list[tuple[int, ...]]
+) -> Iterator[tuple[OpSignature, list[tuple[int, ...]]]]:
     """The rows of an op by signature: one for each number of operands."""
     s = program.signatures[op]
     if not s.variadic:
@@ -322,10 +322,10 @@ def by_arity(
         yield program.constructors[op, n - beside], [row for row in rows if len(row) == n]
 
 
-def program_text(program: Program, given: Rows | Mapping[str, str], iterations: int | None) -> str:
-    """Schema, rules, graph (rows, or what `Rows.tables` made of them) and schedule as one text that egglog runs
+def program_text(program: RuleProgram, given: GraphRows | Mapping[str, str], iterations: int | None) -> str:
+    """Schema, rules, graph (rows, or what `GraphRows.tables` made of them) and schedule as one text that egglog runs
     alone. `iterations` None: as many as it takes until nothing is new, since engines do not need equally many."""
-    tables = given.tables(program) if isinstance(given, Rows) else given
+    tables = given.tables(program) if isinstance(given, GraphRows) else given
     facts = [f"({name} {line.replace(chr(9), ' ')})" for name, text in tables.items() for line in text.splitlines()]
     search = "(run-schedule (saturate opt))" if iterations is None else f"(run opt {iterations})"
     return "\n".join([program.text, *facts, "(run ingest 1)", search]) + "\n"

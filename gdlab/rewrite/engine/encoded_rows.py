@@ -9,7 +9,7 @@ from gdlab.base.errors import OptimizeError
 from gdlab.graph import ConstantData
 from gdlab.op import REGISTRY, Leaf
 from gdlab.ops.packed import COLUMNS, PACKED
-from gdlab.rewrite.engine.egglog_program import Program, Rows
+from gdlab.rewrite.engine.egglog_program import GraphRows, RuleProgram
 from gdlab.rewrite.rules.conditions import WRITTEN
 from gdlab.rewrite.rules.constant_conditions import may_be_known
 from gdlab.rewrite.rules.packing import Siblings
@@ -28,18 +28,18 @@ Key = tuple[str, tuple[int, ...], tuple[int, ...]]  # an e-node: op, operand cla
 class Encoded:
     """Rows, and how to read attribute numbers back."""
 
-    rows: Rows
+    rows: GraphRows
     numbers: Interner
     attrs: dict[int, tuple[int, ...]]  # node -> attribute numbers
 
 
 def encode(
-    prepared: Prepared, program: Program, folded: Mapping[int, Folded], siblings: Iterable[Siblings]
+    prepared: Prepared, program: RuleProgram, folded: Mapping[int, Folded], siblings: Iterable[Siblings]
 ) -> Encoded:
     """Return one row per kept node, one more per folded one, those of packed products, and the facts that the rules
     ask for."""
     numbers, attrs = program.literals.copy(), {}
-    rows = Rows(count=len(prepared.kept))
+    rows = GraphRows(count=len(prepared.kept))
     for id in prepared.kept:
         node = prepared.graph._nodes[id]
         if node.op not in program.signatures:
@@ -59,7 +59,7 @@ def encode(
 
 
 def facts_of(
-    prepared: Prepared, program: Program, numbers: Interner, folded: Mapping[int, Folded]
+    prepared: Prepared, program: RuleProgram, numbers: Interner, folded: Mapping[int, Folded]
 ) -> dict[str, list[tuple[int, ...]]]:
     """Return the rows of each relation that the rules ask for."""
     graph = prepared.graph
@@ -96,7 +96,7 @@ def fold_key(prepared: Prepared, id: int, value: Folded, numbers: Interner) -> K
     return "full", (), (numbers(prepared.graph._nodes[id].type.shape), numbers(value))
 
 
-def _add_packed(rows: Rows, s: Siblings, numbers: Interner) -> None:
+def _add_packed(rows: GraphRows, s: Siblings, numbers: Interner) -> None:
     """Add the pack, the wider product, and the columns of it that each of the products is."""
     pack, product = s.ids
     rows.ops.setdefault(PACKED, []).append((pack, *s.weights, numbers(s.axis)))

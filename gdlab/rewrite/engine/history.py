@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from gdlab.graph import AttrVar, ConstantData
-from gdlab.rewrite.engine.egglog_program import Signature
-from gdlab.rewrite.engine.saturate import Snapshot
+from gdlab.rewrite.engine.egglog_program import OpSignature
+from gdlab.rewrite.engine.saturate import EGraphSnapshot
 from gdlab.rewrite.rules.pattern import COMMUTATIVE, Rule
 from gdlab.rewrite.rules.relations import Interner
 
@@ -66,7 +66,7 @@ def _plain(value: Any) -> Any:
 
 
 def deltas(
-    history: Sequence[Snapshot], rules: Sequence[Rule], signatures: Mapping[str, Signature], numbers: Interner
+    history: Sequence[EGraphSnapshot], rules: Sequence[Rule], signatures: Mapping[str, OpSignature], numbers: Interner
 ) -> tuple[Delta, ...]:
     """Return one delta per snapshot, against the one before; the first holds the graph itself."""
     recorded: list[Delta] = []
@@ -114,7 +114,7 @@ def rank(name: str) -> tuple[int, int]:
     return (name[0] != "%"), int(name[1:])
 
 
-def _e_nodes(shot: Snapshot) -> dict[Key, int]:
+def _e_nodes(shot: EGraphSnapshot) -> dict[Key, int]:
     """The e-nodes of a snapshot with their classes; commutative operands in one order."""
     found: dict[Key, int] = {}
     for op, operands, attrs, c in shot.enodes:
@@ -128,7 +128,7 @@ def _order(key: Key, names: Mapping[int, str]) -> tuple[Any, ...]:
     return (key[0], tuple(sorted(ranks) if key[0] in COMMUTATIVE else ranks), key[2])
 
 
-def _kept_names(known: Mapping[NamedNode, None], shot: Snapshot, numbers: Interner) -> dict[str, int]:
+def _kept_names(known: Mapping[NamedNode, None], shot: EGraphSnapshot, numbers: Interner) -> dict[str, int]:
     """Return the present class of each class before: those of the graph by their nodes, others by their e-nodes."""
     home = _e_nodes(shot)
     found = {f"%{id}": c for id, c in shot.class_of.items()}
@@ -152,7 +152,7 @@ def _kept_names(known: Mapping[NamedNode, None], shot: Snapshot, numbers: Intern
     return {name: c for name, c in found.items() if name in held} if known else found
 
 
-def _all_names(kept: Mapping[str, int], shot: Snapshot, count: int) -> tuple[dict[int, str], int]:
+def _all_names(kept: Mapping[str, int], shot: EGraphSnapshot, count: int) -> tuple[dict[int, str], int]:
     """The name of every class, new ones numbered level by level, and how many numbers are given out."""
     names: dict[int, str] = {}
     for name, c in sorted(kept.items(), key=lambda item: rank(item[0])):
@@ -170,7 +170,7 @@ def _all_names(kept: Mapping[str, int], shot: Snapshot, count: int) -> tuple[dic
     return names, count
 
 
-def _labels(shot: Snapshot, rules: Sequence[Rule], numbers: Interner) -> dict[Key, str]:
+def _labels(shot: EGraphSnapshot, rules: Sequence[Rule], numbers: Interner) -> dict[Key, str]:
     """For every e-node on the right side of a firing the label of the first rule that fired so."""
     home = _e_nodes(shot)
     labels: dict[Key, str] = {}

@@ -24,10 +24,10 @@ from typing import Any, Literal
 from gdlab.base.errors import OptimizeError, SessionError
 from gdlab.base.threads import Job, OwnerThread, wait_for
 from gdlab.base.words import duration, plural, sig, whole
-from gdlab.rewrite.engine.egglog_program import Program, Rows
+from gdlab.rewrite.engine.egglog_program import GraphRows, RuleProgram
 from gdlab.rewrite.rules.pattern import COMMUTATIVE
 
-__all__ = ["Budget", "ENode", "EngineFailure", "Firing", "Gate", "Saturation", "Snapshot", "saturate"]
+__all__ = ["Budget", "ENode", "EngineFailure", "Firing", "Gate", "Saturation", "EGraphSnapshot", "saturate"]
 
 ENGINES_KEPT = 16  # small ones: each holds the ops and rules of one kind of graph
 RUNS = 64  # of one engine: its e-graph keeps a report of every iteration, 6 KB a run, which Pop does not remove
@@ -43,7 +43,7 @@ class EngineFailure(Exception):
 
 @dataclass(frozen=True)
 class Budget:
-    """When saturation stops: after so many iterations, e-nodes (None: max(20000, 10·n)) or seconds (None: no limit)."""
+    """Limits of a saturation: iterations, e-nodes (None: max(20000, 10·n)) and seconds (None: no limit)."""
 
     iterations: int = 20
     enodes: int | None = None
@@ -67,7 +67,7 @@ Firing = tuple[tuple[int, ...], tuple[int, ...], int]  # classes of the variable
 
 
 @dataclass
-class Snapshot:
+class EGraphSnapshot:
     """An e-graph with classes as numbers of no meaning: the class of every node, all e-nodes, and per rule of the
     program its firings so far."""
 
@@ -81,8 +81,8 @@ class Saturation:
     """The result of an engine: the e-graph at the end (`history`: at the start and after every iteration, where it was
     asked for), and counts of its work."""
 
-    last: Snapshot = field(default_factory=Snapshot)
-    history: list[Snapshot] = field(default_factory=list)
+    last: EGraphSnapshot = field(default_factory=EGraphSnapshot)
+    history: list[EGraphSnapshot] = field(default_factory=list)
     first_seen: list[int | None] = field(default_factory=list)  # per rule: the iteration of all its firings, if one
     matched: list[int] = field(default_factory=list)
     rule_seconds: list[float] = field(default_factory=list)
@@ -142,10 +142,10 @@ class _Engines:
     def __init__(self) -> None:
         # a TemporaryDirectory would be emptied at exit before the thread ends
         self.folder = tempfile.mkdtemp(prefix="gdlab-", dir=MEMORY if os.access(MEMORY, os.W_OK | os.X_OK) else None)
-        self.ready: OrderedDict[Program, _Engine] = OrderedDict()
+        self.ready: OrderedDict[RuleProgram, _Engine] = OrderedDict()
         self.owner = OwnerThread("egglog", self._drop)
 
-    def run(self, program: Program, request: _Request) -> Job[Saturation | EngineFailure]:
+    def run(self, program: RuleProgram, request: _Request) -> Job[Saturation | EngineFailure]:
         """Saturate on the owner thread. An error is returned as text: a traceback would keep e-graphs alive."""
         try:
             return self._of(program).run(request)
@@ -166,7 +166,7 @@ class _Engines:
             self.ready.clear()
         yield
 
-    def _of(self, program: Program) -> _Engine:
+    def _of(self, program: RuleProgram) -> _Engine:
         engine = self.ready.pop(program, None)
         if engine is None or engine.runs >= RUNS:
             engine = _Engine(program, self.folder)
@@ -184,7 +184,7 @@ class _Engines:
 class _Request:
     """A graph to saturate. `begun`: the owner is inside egglog, so the caller may compute without delaying it."""
 
-    rows: Rows
+    rows: GraphRows
     budget: Budget
     history: bool
     begun: threading.Event = field(default_factory=threading.Event)
@@ -196,7 +196,12 @@ _lock = threading.Lock()
 
 
 def saturate(
-    program: Program, rows: Rows, budget: Budget, *, history: bool = False, meanwhile: Callable[[], None] = lambda: None
+    program: RuleProgram,
+    rows: GraphRows,
+    budget: Budget,
+    *,
+    history: bool = False,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Saturation:
     """Load `rows`, saturate, decode; call `meanwhile` while egglog works. Raises `EngineFailure`; Ctrl-C stops it at
     the next iteration."""
@@ -270,7 +275,7 @@ def _bindings() -> Any:
 class _Engine:
     """One e-graph with schema and rules; every graph is loaded between a push and a pop. It waits pushed."""
 
-    def __init__(self, program: Program, folder: str) -> None:
+    def __init__(self, program: RuleProgram, folder: str) -> None:
         self.program, self.egg, self.folder, self.runs = program, bindings(), folder, 0
         self.at, self.graph = self.egg.RustSpan("", 0, 0), self.egg.EGraph()
         self.graph.run_program(self.egg.Include(self.at, self._file("program.egg", program.text)))
@@ -292,7 +297,7 @@ class _Engine:
         """Forget the graph."""
         self.graph.run_program(self.egg.Pop(self.at, 1), self.egg.Push(1))
 
-    def _load(self, rows: Rows, begun: threading.Event) -> None:
+    def _load(self, rows: GraphRows, begun: threading.Event) -> None:
         tables = rows.tables(self.program).items()
         inputs = [self.egg.Input(self.at, name, self._file(name, text)) for name, text in tables]
         begun.set()
@@ -358,12 +363,12 @@ class _Engine:
             enodes, _, matches, seconds = found.iterations[k]
             found.iterations[k] = enodes, count, matches, seconds
 
-    def _decode(self, tables: Any) -> tuple[Snapshot, int]:
+    def _decode(self, tables: Any) -> tuple[EGraphSnapshot, int]:
         """Return the tables as a snapshot, and the number of classes."""
         classes: defaultdict[Any, int] = defaultdict(itertools.count().__next__)
         numbers = _Numbers(self.graph.value_to_i64)
         class_of, number = classes.__getitem__, numbers.__getitem__
-        seen = Snapshot()
+        seen = EGraphSnapshot()
         seen.class_of = {number(row.inputs[0]): class_of(row.output) for row in tables["N"].rows}
         for (op, n), s in self.program.constructors.items():
             rows = tables[s.egg].rows
@@ -380,7 +385,7 @@ class _Engine:
         return seen, len(classes)
 
 
-def _merged(shot: Snapshot) -> Snapshot:
+def _merged(shot: EGraphSnapshot) -> EGraphSnapshot:
     """Return the snapshot with classes merged that hold one e-node of a commutative op in two orders of its operands.
 
     Turning operands around is a rule here: before the iteration that applies it, x + y and y + x may be two classes.
@@ -391,11 +396,11 @@ def _merged(shot: Snapshot) -> Snapshot:
                   for op, operands, attrs, c in shot.enodes]  # fmt: skip
         fired = [[(tuple([same.get(k, k) for k in env]), attrs, same.get(root, root)) for env, attrs, root in rows]
                  for rows in shot.fired]  # fmt: skip
-        shot = Snapshot(class_of, list(dict.fromkeys(enodes)), [list(dict.fromkeys(rows)) for rows in fired])
+        shot = EGraphSnapshot(class_of, list(dict.fromkeys(enodes)), [list(dict.fromkeys(rows)) for rows in fired])
     return shot
 
 
-def _two_orders(shot: Snapshot) -> dict[int, int]:
+def _two_orders(shot: EGraphSnapshot) -> dict[int, int]:
     """Return for every class that is to be merged the class that stays: the lowest of those with an e-node in common.
 
     All e-nodes are looked at: those of other ops become equal when the classes of their operands are merged.

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from gdlab.graph import AttrVar
 from gdlab.op import REGISTRY
-from gdlab.rewrite.engine.egglog_program import Column, Program, Rows, by_arity, node_variables, premises
-from gdlab.rewrite.engine.saturate import Budget, ENode, Firing, Gate, Saturation, Snapshot
+from gdlab.rewrite.engine.egglog_program import Column, GraphRows, RuleProgram, by_arity, node_variables, premises
+from gdlab.rewrite.engine.saturate import Budget, EGraphSnapshot, ENode, Firing, Gate, Saturation
 from gdlab.rewrite.rules.pattern import COMMUTATIVE, Rule
 from gdlab.rewrite.rules.relations import EQUAL, TYPE, Relation
 
@@ -27,7 +27,7 @@ Row = tuple[int, ...]
 Env = dict[str, int]  # class or attribute number by variable of the rule
 
 
-def saturate(program: Program, rows: Rows, budget: Budget, *, history: bool = False) -> Saturation:
+def saturate(program: RuleProgram, rows: GraphRows, budget: Budget, *, history: bool = False) -> Saturation:
     """Load `rows`, apply the rules in rounds until nothing changes or the budget is spent."""
     graph = _EGraph(program, rows)
     plans = [_Plan(rule, program) for rule in program.rules]
@@ -93,7 +93,7 @@ def _one_iteration(sizes: Sequence[int]) -> int | None:
 class _EGraph:
     """E-nodes by key, classes with a union-find, and facts about classes. Commutative operands are kept sorted."""
 
-    def __init__(self, program: Program, rows: Rows) -> None:
+    def __init__(self, program: RuleProgram, rows: GraphRows) -> None:
         self.program = program
         self.parent: list[int] = []
         self.home: dict[Key, int] = {}
@@ -113,7 +113,7 @@ class _EGraph:
         self.class_of: dict[int, int] = {}
         self._load(rows)
 
-    def _load(self, rows: Rows) -> None:
+    def _load(self, rows: GraphRows) -> None:
         given: list[tuple[str, int, list[Row]]] = [("Leaf", 0, [(i, i) for i in rows.leaves])]
         given += [(s.op, s.inputs, part) for op, rs in rows.ops.items() for s, part in by_arity(self.program, op, rs)]
         ids = sorted({row[0] for _, _, part in given for row in part})
@@ -254,12 +254,12 @@ class _EGraph:
                 found.setdefault(tuple([row[i] for i in at]), []).append(row)
         return found.get(tuple([value for value in given if value is not None]), ())
 
-    def snapshot(self, fired: Iterable[Iterable[Firing]]) -> Snapshot:
+    def snapshot(self, fired: Iterable[Iterable[Firing]]) -> EGraphSnapshot:
         """The e-graph as the pipeline reads it."""
         find = self.find
         enodes: list[ENode] = [(op, args, attrs, find(c)) for (op, args, attrs), c in self.home.items() if op != "Leaf"]
         rows = [list(self.as_now(of_rule)) for of_rule in fired]
-        return Snapshot({id: find(c) for id, c in self.class_of.items()}, enodes, rows)
+        return EGraphSnapshot({id: find(c) for id, c in self.class_of.items()}, enodes, rows)
 
     def as_now(self, fired: Iterable[Firing]) -> dict[Firing, None]:
         """Firings with the classes of now; two that became the same count once."""
@@ -289,7 +289,7 @@ class _Step:
 class _Plan:
     """A rule made ready: left ops from the root down, facts to ask, right ops from the leaves up."""
 
-    def __init__(self, rule: Rule, program: Program) -> None:
+    def __init__(self, rule: Rule, program: RuleProgram) -> None:
         literals = program.literals
         names = node_variables(rule)
         names |= {n.id: f"t{n.id}" for n in rule.right_nodes if n.id not in names}

@@ -11,16 +11,16 @@ from gdlab.base.words import near_hint, plural
 from gdlab.graph import Graph, Node, users
 from gdlab.graph.replay import Step
 from gdlab.rewrite.explain.near_misses import Missed, why_not_used
-from gdlab.rewrite.rules.matching import GraphUses, Layout, layouts, matches
+from gdlab.rewrite.rules.matching import GraphUses, PatternMatch, layouts, matches
 from gdlab.rewrite.rules.pattern import Refusal, Rule
 
-__all__ = ["Answer", "Asked"]
+__all__ = ["RuleAnswer", "Asked"]
 
 ABOVE = 3  # levels of readers in which a rule's root is looked for
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Answer:
+class RuleAnswer:
     """An answer in words (`print` it, or let a notebook show it), with the steps or near misses it speaks of."""
 
     text: str
@@ -44,15 +44,15 @@ class Asked:
     early: Refusal | None
 
     # why ----------------------------------------------------------------------------------------------------------
-    def why(self, steps: Sequence[Step], node: Any) -> Answer:
+    def why(self, steps: Sequence[Step], node: Any) -> RuleAnswer:
         """Return the steps that led to a node of the result, first to last."""
         made = self._node(node)
         steps = _leading_to(steps, self.order[made.id])
         if not steps:
-            return Answer(f"{_named(made)} is as it was written: no rewrite made it.")
+            return RuleAnswer(f"{_named(made)} is as it was written: no rewrite made it.")
         lines = [f"{_named(made)} was made by {plural(len(steps), 'rewrite')}:"]
         lines += [f"  {i}. {step}" for i, step in enumerate(steps, 1)]
-        return Answer("\n".join(lines), steps)
+        return RuleAnswer("\n".join(lines), steps)
 
     def _node(self, given: Any) -> Node:
         """A node by id, Value, Node or name."""
@@ -68,7 +68,7 @@ class Asked:
         raise OptimizeError("report", "node", repr(given), f"an id 0 … {len(self.graph) - 1} or a name of the result")
 
     # why not ------------------------------------------------------------------------------------------------------
-    def why_not_rule(self, steps: Sequence[Step], near: Sequence[Missed], name: Any) -> Answer:
+    def why_not_rule(self, steps: Sequence[Step], near: Sequence[Missed], name: Any) -> RuleAnswer:
         """Return why a rule was not used, or not more often."""
         wanted = str(getattr(name, "name", name))
         rules = [r for r in self.table if wanted in (r.name, r.label)]
@@ -80,7 +80,7 @@ class Asked:
         lines = [f"{rules[0].label} was used at %{s.at[0]}." for s in steps if s.at]
         lines += [m.text for m in missed]
         lines += [self._of_rule(r) for r in rules if not steps and not missed]
-        return Answer("\n".join(lines), steps, missed)
+        return RuleAnswer("\n".join(lines), steps, missed)
 
     def _of_rule(self, rule: Rule) -> str:
         if rule.name in self.off:
@@ -94,11 +94,11 @@ class Asked:
         reason = best.misfit.text if best.misfit else self._refusal(rule, best.root)
         return f"{rule.label} came nearest at %{best.root}: {reason}."
 
-    def why_not_pair(self, near_misses: Sequence[Missed], a: Any, b: Any) -> Answer:
+    def why_not_pair(self, near_misses: Sequence[Missed], a: Any, b: Any) -> RuleAnswer:
         """Return why two nodes, one of which reads the other, were not fused."""
         low, high = sorted((self._node(a), self._node(b)), key=lambda n: n.id)
         if low.id not in high.inputs:
-            return Answer(f"{_named(low)} and {_named(high)} are no neighbours: neither reads the other.")
+            return RuleAnswer(f"{_named(low)} and {_named(high)} are no neighbours: neither reads the other.")
         pair = {low.id, high.id}
         recorded = tuple(m for m in near_misses if m.node == high.id and (m.about in (None, low.id)))
         labels = {m.label for m in recorded}
@@ -117,7 +117,7 @@ class Asked:
         if not lines:
             lines = [text for _, text in sorted(partial, key=lambda pair: -pair[0])[:3]]
         lines = list(dict.fromkeys(lines)) or [f"No rule joins {low.op} and {high.op}."]
-        return Answer("\n".join(lines), (), recorded)
+        return RuleAnswer("\n".join(lines), (), recorded)
 
     def _roots(self, id: int) -> list[int]:
         """A node and the nodes above it that may be the root of a pattern around it."""
@@ -128,7 +128,7 @@ class Asked:
             roots += front
         return list(dict.fromkeys(roots))
 
-    def _tried(self, rule: Rule, root: int) -> list[Layout]:
+    def _tried(self, rule: Rule, root: int) -> list[PatternMatch]:
         """Return all layouts at a root, exchanged operands first: of layouts that fit equally far answers take one."""
         return [*layouts(rule, self.graph, root)][::-1]
 

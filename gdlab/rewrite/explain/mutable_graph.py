@@ -11,7 +11,7 @@ from gdlab.graph.replay import Rewired, Step
 from gdlab.rewrite.extract.problem import UNITS, Prices
 from gdlab.rewrite.rules.prepare import Prepared
 
-__all__ = ["Draft", "MutableGraph", "RewriteLog", "stays", "steps_of"]
+__all__ = ["StepDraft", "MutableGraph", "RewriteLog", "stays", "steps_of"]
 
 OUTPUT = -1  # the reader of an output; its port is −1 − i
 
@@ -29,13 +29,13 @@ class RewriteLog:
     nodes: Sequence[Node]
     size: int
     outputs: tuple[int, ...]
-    drafts: Sequence[Draft]
+    drafts: Sequence[StepDraft]
     silent: Sequence[Rewired]
     cost: int
 
 
 @dataclass
-class Draft:
+class StepDraft:
     """A step before it is known what it removes."""
 
     rule: str
@@ -62,7 +62,7 @@ class MutableGraph:
         self.reads: list[int] = []  # readers that are alive, and outputs
         self.outputs = list(self.outputs_before)
         self.cost = 0
-        self.drafts: list[Draft] = []
+        self.drafts: list[StepDraft] = []
         self._costs: dict[int, int] = {}
         self._silent: list[Rewired] = []
 
@@ -123,7 +123,9 @@ class MutableGraph:
             return False
         done = [*self._silent, *rewired]
         self._silent = []
-        self.drafts.append(Draft(rule, label, tuple(at), bindings, tuple(added), done, before, self.cost, iteration))
+        self.drafts.append(
+            StepDraft(rule, label, tuple(at), bindings, tuple(added), done, before, self.cost, iteration)
+        )
         return True
 
     def _rewire(self, old: int, new: int) -> list[Rewired]:
@@ -215,7 +217,7 @@ class _Readings:
         self.gone: set[int] = set()
         self.touched: set[int] = set()
 
-    def carry_out(self, draft: Draft) -> tuple[Rewired, ...]:
+    def carry_out(self, draft: StepDraft) -> tuple[Rewired, ...]:
         """The changes that find their reader still there."""
         for node in draft.added:
             self.inputs[node.id] = list(node.inputs)
@@ -248,7 +250,7 @@ class _Readings:
         return tuple(sorted(removed))
 
 
-def _last_mention(drafts: Sequence[Draft]) -> dict[int, int]:
+def _last_mention(drafts: Sequence[StepDraft]) -> dict[int, int]:
     """Per node the last step that speaks of it."""
     last: dict[int, int] = {}
     for k, draft in enumerate(drafts):

@@ -12,7 +12,7 @@ from gdlab.base.words import cell, grid, plural, whole
 from gdlab.graph import Attrs, ConstantData, Node
 from gdlab.graph.replay import Step
 from gdlab.rewrite.engine.history import Delta
-from gdlab.rewrite.explain.answers import Answer, Asked
+from gdlab.rewrite.explain.answers import Asked, RuleAnswer
 from gdlab.rewrite.explain.classes import EClass
 from gdlab.rewrite.explain.near_misses import Missed
 
@@ -153,11 +153,11 @@ class OptimizeReport:
         return OptimizeReport(phase=phase, stop_reason="off", stop_detail="switched off", nodes_before=nodes,
                               nodes_after=nodes)  # fmt: skip
 
-    def why(self, node: Any) -> Answer:
+    def why(self, node: Any) -> RuleAnswer:
         """Return the rewrites that made a node of the result (its id, its Value, or its name), in words and steps."""
         return self._answers().why(self.steps, node)
 
-    def why_not(self, a: Any, b: Any = None) -> Answer:
+    def why_not(self, a: Any, b: Any = None) -> RuleAnswer:
         """Return why two neighbouring nodes of the result were not fused, or a rule (id or label) was not used."""
         answers, missed = self._answers(), self.missed
         return answers.why_not_rule(self.steps, missed, a) if b is None else answers.why_not_pair(missed, a, b)

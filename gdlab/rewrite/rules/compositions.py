@@ -70,8 +70,10 @@ def _products(nodes: Sequence[Node]) -> list[tuple[float, float, float]]:
     pass a factor; of chains that are longer than `MAX_PRODUCTS` the rows of `_jumps`."""
     passed = ops_that(lambda op: op.passes_factor, nodes)
     below: dict[int, list[float]] = {}  # node -> products of the factors right below it, of the longest chain first
-    chains: dict[int, _Chain] = {}
-    once: dict[int, tuple[str, _Chain]] = {}  # below an op that undoes itself: another of it, and the chain goes on
+    chains: dict[int, _FactorChain] = {}
+    once: dict[
+        int, tuple[str, _FactorChain]
+    ] = {}  # below an op that undoes itself: another of it, and the chain goes on
     rows: list[tuple[float, float, float]] = []
     for node in nodes:
         inner = below.get(node.inputs[0], []) if len(node.inputs) == 1 else []
@@ -99,18 +101,18 @@ def _products(nodes: Sequence[Node]) -> list[tuple[float, float, float]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chain:
+class _FactorChain:
     """Factors one behind the other, seen from the last: the products of the last 1, 2, 4, … of them, the chains that
     are left then, the product of all, and the rows that lead there."""
 
     depth: int
     products: tuple[float, ...]
-    left: tuple[_Chain | None, ...]
+    left: tuple[_FactorChain | None, ...]
     whole: float
     rows: tuple[tuple[float, float, float], ...] = ()
 
 
-def _jumps(factor: float, before: _Chain | None) -> _Chain:
+def _jumps(factor: float, before: _FactorChain | None) -> _FactorChain:
     """A chain grown by a factor: doubling finds the product of n factors in about log n rounds and rows for each. One
     that float32 does not hold begins anew."""
     products, left, rows = [factor], [before], list[tuple[float, float, float]]()
@@ -118,7 +120,7 @@ def _jumps(factor: float, before: _Chain | None) -> _Chain:
         further = last.products[len(products) - 1]
         found = composed(products[-1], further)
         if found is None:
-            return _Chain(1, (factor,), (None,), factor)
+            return _FactorChain(1, (factor,), (None,), factor)
         rows.append((products[-1], further, found))
         left.append(last.left[len(products) - 1])
         products.append(found)
@@ -126,10 +128,10 @@ def _jumps(factor: float, before: _Chain | None) -> _Chain:
     if rest is not None:
         found = composed(whole, rest.whole)
         if found is None:
-            return _Chain(1, (factor,), (None,), factor)
+            return _FactorChain(1, (factor,), (None,), factor)
         rows.append((whole, rest.whole, found))
         whole = found
-    return _Chain(1 + (before.depth if before else 0), tuple(products), tuple(left), whole, tuple(rows))
+    return _FactorChain(1 + (before.depth if before else 0), tuple(products), tuple(left), whole, tuple(rows))
 
 
 COMPOSE = Relation("f_compose", "attribute", 3, _compositions)

@@ -15,7 +15,7 @@ from gdlab.rewrite.rules.conditions import HIDDEN, Condition, Match, Refusal, co
 from gdlab.rewrite.rules.relations import Fact, Folded, GraphFacts, Relation, Row, node_relation
 
 __all__ = [
-    "LAYOUTS", "Layout", "causal_mask", "cosines", "hidden", "hidden_keys", "mask_kinds", "may_be_known",
+    "LAYOUTS", "AngleLayout", "causal_mask", "cosines", "hidden", "hidden_keys", "mask_kinds", "may_be_known",
     "seen_keys", "sines", "turn_of",
 ]  # fmt: skip
 
@@ -50,7 +50,7 @@ def _constant(
 
 # masks ----------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Mask:
+class CausalMaskForm:
     """One form of a constant that says that query i sees keys 0 … i: which elements stand for the keys that it sees,
     and which for the later ones."""
 
@@ -60,10 +60,10 @@ class Mask:
 
 
 # as an addend, as a condition, as the opposite condition
-MASKS: Mapping[str, Mask] = {
-    "f_causal": Mask("causal mask", lambda seen: seen == 0, lambda later: later <= HIDDEN),
-    "f_seen": Mask("0 for later keys alone", lambda seen: seen != 0, lambda later: later == 0),
-    "f_hides": Mask("0 for all but later keys", lambda seen: seen == 0, lambda later: later != 0),
+MASKS: Mapping[str, CausalMaskForm] = {
+    "f_causal": CausalMaskForm("causal mask", lambda seen: seen == 0, lambda later: later <= HIDDEN),
+    "f_seen": CausalMaskForm("0 for later keys alone", lambda seen: seen != 0, lambda later: later == 0),
+    "f_hides": CausalMaskForm("0 for all but later keys", lambda seen: seen == 0, lambda later: later != 0),
 }
 
 
@@ -159,7 +159,7 @@ def hidden(a: str) -> Condition:
 
 # tables of angles -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Layout:
+class AngleLayout:
     """The layout of a table of angles: its rows are the axis `rows` counted from the end; `twice`: the angle of pair j
     stands in columns j and j + d/2 of d, else once in d/2 columns."""
 
@@ -172,13 +172,13 @@ class Layout:
         return 2 * self.rows + self.twice
 
 
-LAYOUTS = tuple(Layout(rows, twice) for rows in (2, 3) for twice in (False, True))
+LAYOUTS = tuple(AngleLayout(rows, twice) for rows in (2, 3) for twice in (False, True))
 EXACT = 1e-7  # how far a table may lie from the angles it stands for: the rounding of float32
 DIGITS = (1, 2, 3, 4, 5, 6, 9)  # people write θ with few
 
 
 def turn_of(
-    held: float | ConstantData | None, shape: Shape, layout: Layout, sine: bool, computed: bool = False
+    held: float | ConstantData | None, shape: Shape, layout: AngleLayout, sine: bool, computed: bool = False
 ) -> float | None:
     """The θ of a table of cosines (or sines) of i · θ^(−2j/d), broadcast to `shape`; None where it is no such table.
 
@@ -197,17 +197,17 @@ def turn_of(
     return known[0]
 
 
-_turns_known: LruCache[tuple[str, Layout, bool, bool], tuple[float | None]] = LruCache(256 * _ENTRY_BYTES)
+_turns_known: LruCache[tuple[str, AngleLayout, bool, bool], tuple[float | None]] = LruCache(256 * _ENTRY_BYTES)
 
 
-def _turn(data: ConstantData, layout: Layout, sine: bool, computed: bool) -> float | None:
+def _turn(data: ConstantData, layout: AngleLayout, sine: bool, computed: bool) -> float | None:
     table = _rows(data.array.astype(np.float64), layout)
     if table is None or len(table) < 2 or np.any(np.abs(table[0] - (not sine)) > EXACT):
         return None
     return next((theta for theta in _likely(table, sine) if _off(table, theta, sine, computed) <= EXACT), None)
 
 
-def _rows(table: Array, layout: Layout) -> Array | None:
+def _rows(table: Array, layout: AngleLayout) -> Array | None:
     """The angles' functions as [rows, d/2]; None where other axes count too."""
     table = table.reshape((1,) * (layout.rows - table.ndim) + table.shape)
     axis = table.ndim - layout.rows
@@ -264,7 +264,7 @@ def _turns(name: str, sine: bool) -> Relation:
 TURNS = {False: _turns("f_cosines", sine=False), True: _turns("f_sines", sine=True)}
 
 
-def _table(name: str, theta: str, layout: Layout, sine: bool) -> Condition:
+def _table(name: str, theta: str, layout: AngleLayout, sine: bool) -> Condition:
     function = "sines" if sine else "cosines"
 
     def value(m: Match) -> float | None:
@@ -290,11 +290,11 @@ def _table(name: str, theta: str, layout: Layout, sine: bool) -> Condition:
     return replace(made, example=(name, example), of_graph=True)
 
 
-def cosines(a: str, theta: str, layout: Layout) -> Condition:
+def cosines(a: str, theta: str, layout: AngleLayout) -> Condition:
     """Operand `a` is a constant that holds cos(i · θ^(−2j/d)) for row i and pair j. It determines θ."""
     return _table(a, theta, layout, sine=False)
 
 
-def sines(a: str, theta: str, layout: Layout) -> Condition:
+def sines(a: str, theta: str, layout: AngleLayout) -> Condition:
     """Operand `a` is a constant that holds sin(i · θ^(−2j/d)) for row i and pair j. It determines θ."""
     return _table(a, theta, layout, sine=True)

@@ -16,7 +16,7 @@ from gdlab.rewrite.rules.pattern import COMMUTATIVE, Rule
 from gdlab.rewrite.rules.prepare import own_gradients
 from gdlab.rewrite.rules.relations import interned
 
-__all__ = ["GraphUses", "Layout", "Misfit", "layouts", "matches", "refused"]
+__all__ = ["GraphUses", "PatternMatch", "Misfit", "layouts", "matches", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Misfit:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PatternMatch:
     """A rule's left side laid over a graph at `root`: graph nodes by pattern node and attributes by variable, complete
     or up to the first misfit."""
 
@@ -57,7 +57,7 @@ class Layout:
         return {id for p, id in self.bound.items() if self.rule.pattern.node(p).op != "var"}
 
 
-def layouts(rule: Rule, graph: Graph, root: int, *, misfits: bool = True) -> Iterator[Layout]:
+def layouts(rule: Rule, graph: Graph, root: int, *, misfits: bool = True) -> Iterator[PatternMatch]:
     """Return every way to lay a rule's left side at `root`, without conditions: both operand orders of commutative
     ops, each up to its first misfit; without `misfits` the complete ones alone, which takes less time."""
     pattern, nodes = rule.pattern._nodes, graph._nodes
@@ -65,7 +65,7 @@ def layouts(rule: Rule, graph: Graph, root: int, *, misfits: bool = True) -> Ite
     while stack:
         pending, bound, attrs = stack.pop()
         if not pending:
-            yield Layout(rule, root, bound, attrs)
+            yield PatternMatch(rule, root, bound, attrs)
             continue
         (p, id), rest = pending[0], pending[1:]
         wanted, node = pattern[p], nodes[id]
@@ -73,19 +73,19 @@ def layouts(rule: Rule, graph: Graph, root: int, *, misfits: bool = True) -> Ite
             if bound[p] == id:
                 stack.append((rest, bound, attrs))
             elif misfits:
-                yield Layout(rule, root, bound, attrs, Misfit(node, wanted, bound[p]))
+                yield PatternMatch(rule, root, bound, attrs, Misfit(node, wanted, bound[p]))
             continue
         if wanted.op == "var":
             stack.append((rest, bound | {p: id}, attrs))
             continue
         if wanted.op != node.op or len(wanted.inputs) != len(node.inputs):
             if misfits:
-                yield Layout(rule, root, bound, attrs, Misfit(node, wanted))
+                yield PatternMatch(rule, root, bound, attrs, Misfit(node, wanted))
             continue
         unified = _unify(wanted, node, attrs) if wanted.attrs else attrs
         if isinstance(unified, Misfit):
             if misfits:
-                yield Layout(rule, root, bound, attrs, unified)
+                yield PatternMatch(rule, root, bound, attrs, unified)
             continue
         orders = [node.inputs]
         if node.op in COMMUTATIVE and node.inputs[0] != node.inputs[1]:

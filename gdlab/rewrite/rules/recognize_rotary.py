@@ -14,7 +14,7 @@ from gdlab.graph import Value
 from gdlab.op import Sample
 from gdlab.ops import concat, permute, reshape, rope, slice
 from gdlab.rewrite.rules.conditions import Condition, attr_eq, rank, shape_eq
-from gdlab.rewrite.rules.constant_conditions import Layout, cosines, sines
+from gdlab.rewrite.rules.constant_conditions import AngleLayout, cosines, sines
 from gdlab.rewrite.rules.measures import flat_heads, flat_rows, halves, halves_of, rows_first, width
 from gdlab.rewrite.rules.pattern import F32_CONSTANTS, Rewrite
 from gdlab.rewrite.rules.rule_table import rule
@@ -41,7 +41,7 @@ def rotated(
 
 def angles(rows: int, twice: bool) -> tuple[Condition, ...]:
     """Both tables have one θ; their rows are this axis from the end; `twice`: each angle stands in both halves."""
-    layout = Layout(rows, twice)
+    layout = AngleLayout(rows, twice)
     return cosines("cos", "theta", layout), sines("sin", "theta", layout), attr_eq("d", width("x"))
 
 

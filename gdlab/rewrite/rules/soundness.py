@@ -22,7 +22,7 @@ from gdlab.rewrite.rules.pattern import F32_CONSTANTS, Rule
 from gdlab.rewrite.rules.relations import interned
 
 __all__ = [
-    "Case", "build", "cases", "check_rule", "constants_of", "disagreement", "left_sides", "matched", "shapes_of",
+    "RuleCase", "build", "cases", "check_rule", "constants_of", "disagreement", "left_sides", "matched", "shapes_of",
     "slope_disagreement", "stands", "telling", "values_of",
 ]  # fmt: skip
 
@@ -34,7 +34,7 @@ SPECIALS = (0.0, -0.0, np.inf, -np.inf, np.nan, 1.5, -2.0, 900.0, -900.0)  # e^9
 
 
 @dataclass(frozen=True)
-class Case:
+class RuleCase:
     """Types of a rule's variables and values of its attributes for which the left side exists."""
 
     types: Mapping[str, TensorType]
@@ -60,7 +60,7 @@ def check_rule(rule: Rule) -> None:
             raise OptimizeError(where, "gradients", f"{problem} for {types}{given}", wanted)
 
 
-def disagreement(rule: Rule, case: Case, seed: int = 0) -> str | None:
+def disagreement(rule: Rule, case: RuleCase, seed: int = 0) -> str | None:
     """Return how the sides differ for operands of these types, in words; None where they agree."""
     graph, left = build(rule, case, rule.left)
     try:
@@ -80,7 +80,7 @@ def disagreement(rule: Rule, case: Case, seed: int = 0) -> str | None:
     return None
 
 
-def constants_of(rule: Rule, case: Case) -> dict[str, Array]:
+def constants_of(rule: Rule, case: RuleCase) -> dict[str, Array]:
     """The operands that conditions want to be constants, with elements that they let pass."""
     examples = (c.example for c in rule.where if c.example is not None)
     return {name: make(case.types[name].shape) for name, make in examples if name in case.types}
@@ -114,7 +114,7 @@ def _there(operands: Mapping[str, Array], result: Array, at: tuple[int, ...]) ->
     return f", where {', '.join(found)}," if found else ""
 
 
-def slope_disagreement(rule: Rule, case: Case, seed: int = 0) -> str | None:
+def slope_disagreement(rule: Rule, case: RuleCase, seed: int = 0) -> str | None:
     """Return how the gradients of the sides differ, at random operands and at whole numbers, where relu and similar ops
     have their kinks, in words. None where they agree, or where one side has none."""
     sides = []
@@ -173,7 +173,7 @@ def _input(graph: Graph, name: str, type: TensorType) -> Value:
 
 
 def build(
-    rule: Rule, case: Case, root: int, leaf: Leaf = _var, swapped: frozenset[int] = frozenset()
+    rule: Rule, case: RuleCase, root: int, leaf: Leaf = _var, swapped: frozenset[int] = frozenset()
 ) -> tuple[Graph, int]:
     """One side of the rule as a graph, and the id of its root: a leaf for each variable, then the ops.
 
@@ -217,7 +217,7 @@ def _values_of(graph: Graph, operands: Mapping[str, Array], count: int | None = 
 
 
 # operands that fit ----------------------------------------------------------------------------------------------------
-def telling(rule: Rule) -> list[Case]:
+def telling(rule: Rule) -> list[RuleCase]:
     """The cases that a rule is tried on: all of its samples, or the first ones and others drawn at random, so that no
     attribute and no shape stays what it is in the first."""
     if rule.samples:
@@ -230,12 +230,12 @@ def telling(rule: Rule) -> list[Case]:
     return list({_key(case): case for case in found}.values())
 
 
-def _key(case: Case) -> tuple[Any, ...]:
+def _key(case: RuleCase) -> tuple[Any, ...]:
     types, attrs = sorted(case.types.items()), sorted(case.attrs.items())
     return tuple((name, str(type)) for name, type in types), tuple((name, interned(value)) for name, value in attrs)
 
 
-def cases(rule: Rule) -> Iterator[Case]:
+def cases(rule: Rule) -> Iterator[RuleCase]:
     """Operand types and attribute values for which the left side exists and the conditions hold, most telling first."""
     if rule.samples:
         for sample in rule.samples:
@@ -296,12 +296,12 @@ def stands(rule: Rule, types: Mapping[str, TensorType], attrs: Mapping[str, Any]
     return True
 
 
-def _complete(rule: Rule, types: dict[str, TensorType], attrs: dict[str, Any]) -> Iterator[Case]:
+def _complete(rule: Rule, types: dict[str, TensorType], attrs: dict[str, Any]) -> Iterator[RuleCase]:
     """The case, where the conditions hold; those that determine an attribute give its value."""
     for condition in rule.where:
         if condition.binds in rule.attr_variables and condition.binds not in attrs:
             attrs = attrs | {condition.binds: condition.value(matched(rule, types, attrs))}
-    case = Case(types, attrs)
+    case = RuleCase(types, attrs)
     match = matched(rule, types, attrs)
     # whether an operand is a parameter or a fill is for the graph to say
     if all(c.check(match) is None for c in rule.where if not c.of_graph):
@@ -312,9 +312,9 @@ def matched(rule: Rule, types: Mapping[str, TensorType], attrs: Mapping[str, Any
     """The left side as a graph of its own; attributes that conditions determine may be missing."""
     held = {name for node in rule.left_nodes for _, v in node.attrs if isinstance(v, AttrVar) for name in [v.name]}
     if held <= attrs.keys():
-        graph, root = build(rule, Case(types, attrs), rule.left)
+        graph, root = build(rule, RuleCase(types, attrs), rule.left)
     else:
-        graph, root = build(rule, Case(types, attrs), -1)
+        graph, root = build(rule, RuleCase(types, attrs), -1)
     ids = {n.name: n.id for n in graph if n.name}
     uses = [0] * len(graph)
     for node in graph:

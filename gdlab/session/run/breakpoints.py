@@ -1,6 +1,6 @@
 """Breakpoints in words: `parse_break(1, "node h if absmax(h) > 1e3", session)`.
 
-    breakpoint := EVENT | EVENT if TEST                                     TEST: see `gdlab.session.run.conditions`
+    breakpoint := EVENT | EVENT if TEST                                     TEST: see `stop_conditions.py`
     EVENT := node NAME | kernel LABEL | dispatch K | write NAME | step N | nonfinite | nonfinite NAME | loss rises N
 
 Events of dispatches come when the dispatch has run, so that its result can be looked at; the others when a step is
@@ -18,8 +18,8 @@ from gdlab.base.errors import ArgumentError, GdlabError
 from gdlab.base.words import listed, natural, near_hint, plural
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
-from gdlab.session.run.conditions import ConditionError, StopTest, parse_test
-from gdlab.session.tensors import Tensor, dispatch_of, find_tensor, tensor_names
+from gdlab.session.run.stop_conditions import ConditionError, StopTest, parse_test
+from gdlab.session.tensors import SessionTensor, dispatch_of, find_tensor, tensor_names
 
 Kind = Literal["node", "kernel", "dispatch", "write", "step", "nonfinite", "loss"]
 FORMS = "node NAME, kernel LABEL, dispatch K, write NAME, step N, nonfinite [NAME], loss rises N"
@@ -36,7 +36,7 @@ class When:
     kind: Kind
     name: str = ""
     number: int = 0
-    tensor: Tensor | None = None
+    tensor: SessionTensor | None = None
 
     @property
     def inside(self) -> bool:

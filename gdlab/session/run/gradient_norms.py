@@ -12,7 +12,7 @@ import numpy as np
 from gdlab.base.errors import SessionError
 from gdlab.base.types import Array
 from gdlab.session import Session
-from gdlab.session.tensors import GRADIENT, Tensor, find_tensor, read_tensor
+from gdlab.session.tensors import GRADIENT, SessionTensor, find_tensor, read_tensor
 
 MOST_PARAMETERS = 100
 _MOST_SAMPLES = 128  # of a parameter: then every second one goes, and half as many come
@@ -26,7 +26,7 @@ class NormCourse:
     """The norm of one parameter's gradient, ‖∂L/∂w‖, as (step, norm) in order of steps; evenly thinned."""
 
     name: str
-    tensor: Tensor
+    tensor: SessionTensor
     samples: list[tuple[int, float]] = field(default_factory=list)
     stride: int = 1
     _skipped: int = 0

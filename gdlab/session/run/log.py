@@ -13,7 +13,7 @@ _MOST_EARLIER = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class LogEvent:
     """A pause with its reason, a breakpoint, a non-finite loss, an error. `about` is an entity of the study's document,
     `dispatch` the index of the dispatch that it is about (−1: none)."""
 
@@ -39,13 +39,13 @@ class RunLog:
     def __init__(self) -> None:
         self.losses: list[tuple[int, float]] = []
         self.earlier: list[Earlier] = []
-        self.events: list[Event] = []
+        self.events: list[LogEvent] = []
         self.uncounted = self.resets = 0
         self._ticks: deque[tuple[float, int]] = deque(maxlen=4096)
 
     def add(self, step: int, kind: EventKind, text: str, dispatch: int = -1) -> None:
         """Add an event."""
-        self.events.append(Event(step, kind, text, f"dispatch:{dispatch}" if dispatch >= 0 else None, dispatch))
+        self.events.append(LogEvent(step, kind, text, f"dispatch:{dispatch}" if dispatch >= 0 else None, dispatch))
 
     def add_losses(self, pairs: list[tuple[int, float]]) -> list[tuple[int, float]]:
         """Add losses by the device's number of the step; return them by that of the session."""

@@ -21,9 +21,9 @@ from gdlab.base.words import grid
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
 from gdlab.session.run.breakpoints import Break, parse_break
-from gdlab.session.run.conditions import NoValue, StopTest, parse_test
 from gdlab.session.run.nonfinite import nonfinite_elements
-from gdlab.session.tensors import Tensor, find_tensor, read_tensor
+from gdlab.session.run.stop_conditions import NoValue, StopTest, parse_test
+from gdlab.session.tensors import SessionTensor, find_tensor, read_tensor
 
 _SAMPLE_SECONDS = 0.05
 _SHARE = 20  # a sample costs at most one part in so many of the time
@@ -36,7 +36,7 @@ class Watched:
     """A watched tensor: statistics of its newest value, and the history of its mean as (step, value)."""
 
     id: int
-    tensor: Tensor
+    tensor: SessionTensor
     step: int = -1
     value: str = ""
     min: float = float("nan")
@@ -115,7 +115,7 @@ class Lookout:
         self._sampling = False  # in the step under way
         self._key: Any = None
         self._events: dict[int, list[Break]] = {}  # by dispatch of a step
-        self._writes: dict[int, list[Tensor]] = {}
+        self._writes: dict[int, list[SessionTensor]] = {}
 
     def __bool__(self) -> bool:
         """Whether anything is looked at."""
@@ -221,7 +221,7 @@ class Lookout:
         """Return the newest value of a tensor; `NoValue` where none was stored and none lies there."""
         return self.dated(find_tensor(self.session, "read", name), step, dispatch)[2]
 
-    def dated(self, tensor: Tensor, step: int, dispatch: int) -> tuple[int, int, Array]:
+    def dated(self, tensor: SessionTensor, step: int, dispatch: int) -> tuple[int, int, Array]:
         """Return the newest value of a tensor, with its step and dispatch; `NoValue` as above."""
         rows = self._stored.get(tensor.name, [])
         if rows and rows[-1][0] == step:
@@ -233,7 +233,7 @@ class Lookout:
         raise NoValue
 
     # inside -----------------------------------------------------------------------------------------------------------
-    def lies(self, tensor: Tensor, step: int, dispatch: int) -> bool:
+    def lies(self, tensor: SessionTensor, step: int, dispatch: int) -> bool:
         """Whether its memory holds it now."""
         if tensor.leaf:
             unset = {*self.session.unset_inputs, *self.session.unset_parameters}
@@ -243,15 +243,15 @@ class Lookout:
         first = min(tensor.writers(self.session.step_dispatches()), default=-1)
         return dispatch >= first and self._alive(tensor, dispatch)
 
-    def _alive(self, tensor: Tensor, dispatch: int) -> bool:
+    def _alive(self, tensor: SessionTensor, dispatch: int) -> bool:
         memory, buffer = self.session.plan().memory, tensor.place
         if not isinstance(buffer, int):
             return True
         return tensor.stays or memory.intervals[buffer].last > dispatch
 
-    def _wanted(self, stepping: bool) -> list[Tensor]:
+    def _wanted(self, stepping: bool) -> list[SessionTensor]:
         """Return the tensors that must be read after the dispatch that writes them."""
-        needed: dict[str, Tensor] = {}
+        needed: dict[str, SessionTensor] = {}
         tests = [(b.test, b.when.inside) for b in list(self.breaks.values()) if b.test is not None]
         tests += [(self.until, False)] if self.until is not None else []
         for test, inside in tests:

@@ -18,7 +18,7 @@ from gdlab.base.words import plural
 from gdlab.graph import ConstantData
 from gdlab.op import REGISTRY
 from gdlab.plan.dispatch import Dispatch
-from gdlab.plan.records import Buffer, ExecutionPlan
+from gdlab.plan.records import ExecutionPlan, PlanBuffer
 from gdlab.plan.update import parts_of
 from gdlab.session.arrays import is_real
 from gdlab.session.inspect import Inspection, Results, by_buffer
@@ -280,7 +280,7 @@ def _widened(data: Array) -> Array:
     return data if data.dtype == np.uint32 else data.astype(np.float64)
 
 
-def _described(plan: ExecutionPlan, b: Buffer, data: Array) -> str:
+def _described(plan: ExecutionPlan, b: PlanBuffer, data: Array) -> str:
     """Return the name and range of a tensor, in words."""
     data, named = _in_float32(data), [plan.graph.nodes[i] for i in b.nodes]
     name = b.name or next((n.name or f"%{n.id}" for n in named), f"buffer {b.id}")

@@ -24,14 +24,14 @@ from gdlab.session import Session
 from gdlab.session.run.breakpoints import Break
 from gdlab.session.run.feeds import Feed, make_feed, random_batch
 from gdlab.session.run.gradient_norms import GradientNorms
-from gdlab.session.run.log import Earlier, Event, RunLog
+from gdlab.session.run.log import Earlier, LogEvent, RunLog
 from gdlab.session.run.lookout import Lookout, Watched
 from gdlab.session.run.nonfinite import Culprit
 from gdlab.session.run.nonfinite_watch import NanWatch, NonfiniteWatch
 from gdlab.session.run.stepping import State, Stepper
 from gdlab.session.run.under_way import UnderWay
 
-__all__ = ["Event", "Feed", "NanWatch", "Runner", "State", "make_feed", "random_batch", "runner_of"]
+__all__ = ["LogEvent", "Feed", "NanWatch", "Runner", "State", "make_feed", "random_batch", "runner_of"]
 
 _runners: WeakValueDictionary[int, Runner] = WeakValueDictionary()  # by the id of their session
 
@@ -234,7 +234,7 @@ class Runner:
         self.lookout.clear(id)
 
     def set_until(self, text: str | None) -> None:
-        """End runs when a condition holds (`gdlab.session.run.conditions`); None: never."""
+        """End runs when a condition holds (`gdlab.session.run.stop_conditions`); None: never."""
         self.lookout.set_until(text)
 
     def reset(self) -> None:
@@ -346,7 +346,7 @@ class Runner:
         return self.log.earlier
 
     @property
-    def events(self) -> list[Event]:
+    def events(self) -> list[LogEvent]:
         """Pauses, breakpoints, errors and notes so far."""
         return self.log.events
 

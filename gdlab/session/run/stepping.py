@@ -12,7 +12,7 @@ from typing import Literal
 from gdlab.base.errors import GdlabError, SessionError
 from gdlab.base.threads import Job, JobFuture, current_job
 from gdlab.session import Session
-from gdlab.session.checkpoint import Snapshot
+from gdlab.session.checkpoint import CheckpointContent
 from gdlab.session.run.breakpoints import Break
 from gdlab.session.run.earlier_state import Batch
 from gdlab.session.run.feeds import Feed, FixedFeed, ReadAhead
@@ -34,7 +34,7 @@ class ResetPoint:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.snapshot: Snapshot | None = None
+        self.snapshot: CheckpointContent | None = None
 
     def store(self) -> None:
         """Store the state before the first step, unless it is too large."""

@@ -13,8 +13,8 @@ from typing import assert_never
 from gdlab.base.words import plural, whole
 from gdlab.view.answer.answer_record import (
     Answer,
-    Axis,
     Bar,
+    BarAxis,
     Cell,
     Column,
     Counts,
@@ -24,7 +24,7 @@ from gdlab.view.answer.answer_record import (
     Position,
     Section,
     Text,
-    Verdict,
+    VerdictMark,
 )
 from gdlab.view.answer.axis import LogScale, log_scale, power
 from gdlab.view.answer.style import STYLE
@@ -85,7 +85,7 @@ def _note(text: str) -> str:
     return f'<p class="gd-answer-more">{_words(text, _MOST_SENTENCE)}</p>'
 
 
-def _scale(axis: Axis, rows: Sequence[Sequence[Cell]]) -> LogScale:
+def _scale(axis: BarAxis, rows: Sequence[Sequence[Cell]]) -> LogScale:
     bars = [cell for row in rows for cell in row if isinstance(cell, Bar)]
     values = [bar.value for bar in bars] + [bar.mark for bar in bars if bar.mark is not None]
     beyond = [] if axis.limit is None else [axis.limit, 10 * axis.limit]  # the limit is never at the end
@@ -124,7 +124,7 @@ def _cell(cell: Cell, most: int, scale: LogScale | None, limit: float | None, st
             return _words(text, most, kinds)
         case Link(text, entity):
             return _link(text, entity, study)
-        case Verdict(level, text):
+        case VerdictMark(level, text):
             return _mark(level, text)
         case Bar():
             return _bar(cell, scale or log_scale([cell.value]), limit)
@@ -176,7 +176,7 @@ def _across(scale: LogScale, value: float) -> float:
     return 0.5 + (_WIDTH - 1) * scale.at(value)
 
 
-def _axis(scale: LogScale, axis: Axis) -> str:
+def _axis(scale: LogScale, axis: BarAxis) -> str:
     """Draw a rule with ticks; a label that would touch one before it, or an end's, is left out."""
     parts = [f'<path class="gd-answer-rule" d="M0 {_TICKS - 0.5}H{_WIDTH}"/>']
     labels: list[tuple[float, float, str]] = []

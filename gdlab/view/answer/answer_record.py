@@ -30,7 +30,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerdictMark:
     """A check mark, a dash or a cross; `text` says it to a screen reader."""
 
     level: Level
@@ -75,7 +75,7 @@ class Position:
     names: tuple[str, ...] = ()
 
 
-Cell = Text | Link | Verdict | Bar | Course | Counts | Position
+Cell = Text | Link | VerdictMark | Bar | Course | Counts | Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class BarAxis:
     """The logarithmic axis that all bars of a section share; `limit`: where its dashed line stands, and its name."""
 
     name: str
@@ -104,7 +104,7 @@ class Section:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     fact: str = ""
-    axis: Axis | None = None
+    axis: BarAxis | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -10,13 +10,13 @@ from gdlab.base.words import plural, sig
 from gdlab.session.profile import DispatchProfile, SessionProfile
 from gdlab.session.run.lookout import Lookout, Watched
 from gdlab.study.gradcheck import GradientCheck, OperandCheck
-from gdlab.study.parity import Cell as Compared
 from gdlab.study.parity import Check, CheckProgress, CheckRow
+from gdlab.study.parity import ParityCell as Compared
 from gdlab.study.study import Study
 from gdlab.view.answer.answer_record import (
     Answer,
-    Axis,
     Bar,
+    BarAxis,
     Cell,
     Column,
     Counts,
@@ -27,12 +27,12 @@ from gdlab.view.answer.answer_record import (
     Section,
     Text,
     Tone,
-    Verdict,
+    VerdictMark,
 )
 from gdlab.view.text.doctor import DoctorRow
 
-_ERRORS = Axis("error as a multiple of the tolerance", 1.0, "tolerance")
-_TIMES = Axis("µs")
+_ERRORS = BarAxis("error as a multiple of the tolerance", 1.0, "tolerance")
+_TIMES = BarAxis("µs")
 
 
 # check ----------------------------------------------------------------------------------------------------------------
@@ -80,7 +80,12 @@ def _errors(check: Check) -> Section:
     """Return the table of errors; rows with a difference first."""
     executors = [c for c in check.columns if any(c in row.cells for row in check.rows)]
     failed_first = sorted(check.rows, key=lambda row: not any(cell.problem for cell in row.cells.values()))
-    columns = Column(""), Column("output or gradient"), Column("type"), *(Column(c, right=True) for c in executors)
+    columns = (
+        Column(""),
+        Column("output or gradient"),
+        Column("type"),
+        *(Column(c, right=True) for c in executors),
+    )
     rows = tuple(_check_row(row, executors) for row in failed_first) if executors else ()
     fact = f"{_ERRORS.name}, logarithmic; the dashed line is the tolerance" if executors else ""
     return Section("Errors" if rows else "", columns, rows, fact, _ERRORS, check.notes)
@@ -88,7 +93,7 @@ def _errors(check: Check) -> Section:
 
 def _check_row(row: CheckRow, executors: Sequence[str]) -> tuple[Cell, ...]:
     wrong = [f"{executor}: {cell.problem}" for executor, cell in row.cells.items() if cell.problem]
-    verdict = Verdict("bad", "; ".join(wrong)) if wrong else Verdict("ok", "within the tolerance")
+    verdict = VerdictMark("bad", "; ".join(wrong)) if wrong else VerdictMark("ok", "within the tolerance")
     cells = (_error(row.cells[e]) if e in row.cells else Text("") for e in executors)
     return verdict, Text(row.what, code=True), Text(row.type, "muted", code=True), *cells
 
@@ -102,7 +107,13 @@ def _error(cell: Compared) -> Cell:
 
 def gradient_answer(check: GradientCheck, study: Study) -> Answer:
     """Return the picture of `check_gradient`: one row per operand, its error against what is allowed."""
-    columns = Column(""), Column("operand"), Column("type"), Column("samples", right=True), Column("error", right=True)
+    columns = (
+        Column(""),
+        Column("operand"),
+        Column("type"),
+        Column("samples", right=True),
+        Column("error", right=True),
+    )
     rows = tuple(_operand(o) for o in check.operands)
     arrives = check.to_json()["told"].split("\n")[-1]
     table = Section("Operands", columns, rows, f"{_ERRORS.name}, logarithmic", _ERRORS, (arrives,))
@@ -112,10 +123,10 @@ def gradient_answer(check: GradientCheck, study: Study) -> Answer:
 def _operand(o: OperandCheck) -> tuple[Cell, ...]:
     name, type = Text(o.name, code=True), Text(o.type, "muted", code=True)
     if o.note:
-        return Verdict("note", o.note), name, type, Text(""), Text(o.note, "muted")
+        return VerdictMark("note", o.note), name, type, Text(""), Text(o.note, "muted")
     told = o.problem or f"{sig(o.allowed)} allowed"
     bar = Bar(o.error / o.allowed, sig(o.error), tone="error" if o.problem else "ok", told=told)
-    verdict = Verdict("bad", o.problem) if o.problem else Verdict("ok", "the gradient is the slope")
+    verdict = VerdictMark("bad", o.problem) if o.problem else VerdictMark("ok", "the gradient is the slope")
     return verdict, name, type, Text(str(o.samples)), bar
 
 
@@ -184,7 +195,12 @@ def _watched(w: Watched, study: Study) -> tuple[Cell, ...]:
 
 
 def _breaks(lookout: Lookout) -> list[Section]:
-    columns = Column("#", right=True), Column("pause at", wide=True), Column("hits", right=True), Column("last")
+    columns = (
+        Column("#", right=True),
+        Column("pause at", wide=True),
+        Column("hits", right=True),
+        Column("last"),
+    )
     rows: tuple[tuple[Cell, ...], ...] = tuple(
         (Text(str(b.id), "muted"), Text(b.text, code=True), Text(str(b.hits)),
          Text(f"step {b.last_step}", "muted") if b.hits else Text(""))
@@ -233,7 +249,7 @@ def doctor_answer(rows: Sequence[DoctorRow], text: str) -> Answer:
     columns = Column(""), Column("part"), Column("found", wide=True), Column("advice", wide=True)
     tones: dict[str, Tone] = {"ok": "", "note": "", "bad": "error"}
     table = tuple(
-        (Verdict(r.level, r.level), Text(r.name), Text(r.found), Text(r.advice, tones[r.level] if r.advice else ""))
+        (VerdictMark(r.level, r.level), Text(r.name), Text(r.found), Text(r.advice, tones[r.level] if r.advice else ""))
         for r in rows
     )
     level: Level = "bad" if counts["bad"] else "note" if counts["note"] else "ok"

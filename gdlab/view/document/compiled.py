@@ -8,7 +8,7 @@ from gdlab.compiled import CompiledGraph
 from gdlab.session.stages import WRITTEN
 from gdlab.view.document.columns import Json
 from gdlab.view.document.document import Document
-from gdlab.view.document.make import Draft, graph_summary
+from gdlab.view.document.make import DocumentDraft, graph_summary
 from gdlab.view.document.overlays import overlay_of
 
 
@@ -16,7 +16,7 @@ def compiled_document(graph: CompiledGraph, name: str = "graph") -> Document:
     """Return the document of a compiled graph of now: slots, handles, feeds, extent, arena and counters beside its
     plan. Reads no tensor back."""
     edge = edge_json(graph)
-    draft = Draft(graph.graph, name, False, {})
+    draft = DocumentDraft(graph.graph, name, False, {})
     draft.compile(graph.plan, WRITTEN.key, graph.session)
     draft.notes += [{"level": "info", "text": text, "about": None} for text in edge["lines"]]
     counts = plural(len(graph.plan.dispatches), "dispatch"), plural(graph.epoch, "run")

@@ -17,7 +17,7 @@ from gdlab.op.cost import Machine
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.kernel_digest import source_hash
 from gdlab.plan.memory import padded
-from gdlab.plan.records import Buffer, ExecutionPlan, Group, Hazard, LineMap, Update
+from gdlab.plan.records import BarrierGroup, ExecutionPlan, Hazard, LineMap, PlanBuffer, Update
 from gdlab.plan.schedule import buffer_hazards, groups_of
 from gdlab.plan.target import Target
 from gdlab.session.totals import dispatch_words, totals
@@ -109,7 +109,7 @@ def plan_section(
     return PlanSection(section, links, texts, base[:-1], _fates(plan))
 
 
-def _update_groups(plan: ExecutionPlan, update: Update) -> Iterable[Group]:
+def _update_groups(plan: ExecutionPlan, update: Update) -> Iterable[BarrierGroup]:
     """The groups of the update, each with its conflicts with the group before it."""
     for i, group in enumerate(groups_of(update.dispatches)):
         because: tuple[Hazard, ...] = group.because
@@ -117,7 +117,7 @@ def _update_groups(plan: ExecutionPlan, update: Update) -> Iterable[Group]:
             last = plan.dispatches[plan.groups[-1].start :] if plan.groups else ()
             because = tuple(buffer_hazards(last, update.dispatches[group.start : group.stop]))
         count = len(plan.dispatches)
-        yield Group(group.start + count, group.stop + count, because)
+        yield BarrierGroup(group.start + count, group.stop + count, because)
 
 
 # kernels -------------------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def _dispatch_family(graph: Graph, d: Dispatch) -> str:
     return d.custom.family if d.custom else _FAMILY[d.kernel]
 
 
-def _group_table(groups: Sequence[Group]) -> Json:
+def _group_table(groups: Sequence[BarrierGroup]) -> Json:
     return {
         "count": len(groups),
         "start": [g.start for g in groups],
@@ -296,7 +296,7 @@ def _group_table(groups: Sequence[Group]) -> Json:
 # memory --------------------------------------------------------------------------------------------------------------
 def _intervals(
     plan: ExecutionPlan,
-    buffers: Sequence[Buffer],
+    buffers: Sequence[PlanBuffer],
     dispatches: Sequence[Dispatch],
     group_of: Sequence[int],
     labels: Labels,
@@ -330,7 +330,7 @@ def _intervals(
     }
 
 
-def _name(graph: Graph, buffer: Buffer, writer: dict[int, Dispatch], labels: Labels) -> str:
+def _name(graph: Graph, buffer: PlanBuffer, writer: dict[int, Dispatch], labels: Labels) -> str:
     """Its name, that of one tensor alone, or what it holds: the loss, the result of an op, or that of a dispatch inside
     an op; these with the path of their module."""
     named = next((i for i in buffer.nodes if graph.node(i).name == buffer.name != ""), -1)
@@ -346,13 +346,13 @@ def _name(graph: Graph, buffer: Buffer, writer: dict[int, Dispatch], labels: Lab
     return labels.inside(next(iter(dispatch.origin), -1), dispatch.label.partition("[")[0])
 
 
-def _interval_family(graph: Graph, buffer: Buffer, writer: dict[int, Dispatch]) -> str:
+def _interval_family(graph: Graph, buffer: PlanBuffer, writer: dict[int, Dispatch]) -> str:
     if buffer.kind == "state":
         return "update"
     return _dispatch_family(graph, writer[buffer.id]) if buffer.id in writer else "leaf"
 
 
-def _slots(plan: ExecutionPlan, buffers: Sequence[Buffer]) -> Json:
+def _slots(plan: ExecutionPlan, buffers: Sequence[PlanBuffer]) -> Json:
     state = buffers[len(plan.buffers) :]
     sizes = [padded(b.nbytes, plan.target.limits.alignment) for b in state]
     return {

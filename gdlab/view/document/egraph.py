@@ -12,11 +12,11 @@ from gdlab.rewrite.engine.history import Delta, NamedNode, renamed
 from gdlab.rewrite.explain.classes import PricedNode
 from gdlab.view.document.columns import Json, Table, ragged, ragged_words, sparse, words
 from gdlab.view.document.document import Document
-from gdlab.view.document.stage_table import Shared, attr_json
+from gdlab.view.document.stage_table import SharedTables, attr_json
 
 
 # writing -------------------------------------------------------------------------------------------------------------
-def growth_json(report: OptimizeReport, shared: Shared) -> Json:
+def growth_json(report: OptimizeReport, shared: SharedTables) -> Json:
     """The fields `deltas` and `classes` of a pass; null where nobody recorded them."""
     if not report.deltas:
         return {"deltas": None, "classes": None}

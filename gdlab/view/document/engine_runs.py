@@ -5,7 +5,7 @@ from __future__ import annotations
 from gdlab.base.words import duration, nbytes, plural
 from gdlab.distributed.allreduce import allreduce_of
 from gdlab.distributed.part import LATE_STEPS
-from gdlab.distributed.run_record import HEAD, DistributedRun, Row, engines_run_of
+from gdlab.distributed.run_record import HEAD, DistributedRun, EngineProgress, engines_run_of
 from gdlab.study.study import Study
 from gdlab.view.document.columns import Json
 from gdlab.view.document.passes import number
@@ -29,12 +29,12 @@ def engines_section(run: DistributedRun) -> Json:
     }
 
 
-def _seconds(row: Row) -> tuple[float, float, float]:
+def _seconds(row: EngineProgress) -> tuple[float, float, float]:
     """Return the times of an engine in steps, in reduction and waiting."""
     return row.report.seconds, row.report.reducing, row.report.waiting
 
 
-def _row(row: Row, most: float) -> Json:
+def _row(row: EngineProgress, most: float) -> Json:
     engine, report, (own, reducing, waiting) = row.engine, row.report, _seconds(row)
     name = f"{engine.rank} late" if row.late else str(engine.rank)
     return {

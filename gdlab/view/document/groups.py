@@ -74,7 +74,7 @@ def _without_path(name: str, row: Group) -> str:
 
 
 @dataclass(slots=True)
-class _Part:
+class _Candidate:
     """A candidate for a group. Of a call, its place; of a module, its path."""
 
     parent: int
@@ -85,7 +85,7 @@ class _Part:
 
 
 @dataclass(slots=True)
-class _Call(_Part):
+class _CallGroup(_Candidate):
     """A call while its nodes are collected; `first` and `last` are the places inside it that made a node."""
 
     first: Location | None = None
@@ -107,16 +107,16 @@ def _calls_or_modules(graph: Graph) -> Groups:
     return Groups((), (-1,) * len(graph))
 
 
-def _counts(part: _Part, ops: set[int]) -> bool:
+def _counts(part: _Candidate, ops: set[int]) -> bool:
     """A part of a single op, and one that is the whole graph, group nothing."""
     return _LEAST_NODES <= len(ops.intersection(part.nodes)) < len(ops)
 
 
-def _modules(graph: Graph) -> tuple[Sequence[_Part], list[int]]:
+def _modules(graph: Graph) -> tuple[Sequence[_Candidate], list[int]]:
     """Every module in the order of its first node, outer ones first, and the innermost one of each node."""
     paths = module_of(graph)
     wanted = set(places(paths, [bool(node.inputs) for node in graph]))
-    parts: list[_Part] = []
+    parts: list[_Candidate] = []
     number: dict[Path, int] = {}
     around: dict[Path, tuple[int, ...]] = {}  # the parts that a path lies in, outer ones first
     for node, path in zip(graph, paths, strict=True):
@@ -125,7 +125,7 @@ def _modules(graph: Graph) -> tuple[Sequence[_Part], list[int]]:
             for outer, place in zip([(), *within], within, strict=False):
                 if place not in number:
                     number[place] = len(parts)
-                    parts.append(_Part(number.get(outer, -1), _called(place, len(outer)), path=place))
+                    parts.append(_Candidate(number.get(outer, -1), _called(place, len(outer)), path=place))
             around[path] = tuple(number[place] for place in within)
         for k in around[path]:
             parts[k].nodes.append(node.id)
@@ -138,9 +138,9 @@ def _called(path: Path, skip: int) -> str:
     return ".".join(words[-2:] if words[-1].isdecimal() else words[-1:])
 
 
-def _calls(graph: Graph) -> tuple[Sequence[_Part], list[int]]:
+def _calls(graph: Graph) -> tuple[Sequence[_Candidate], list[int]]:
     """Every call in the order of its first node, and the innermost call of each node."""
-    calls: list[_Call] = []
+    calls: list[_CallGroup] = []
     inner: list[int] = []
     path: list[int] = []  # the calls that the last node lay in, outermost first
     for node, chain in zip(graph, _chains(graph), strict=True):
@@ -151,7 +151,7 @@ def _calls(graph: Graph) -> tuple[Sequence[_Part], list[int]]:
             known = path[depth] if depth < len(path) else -1
             if known < 0 or not _goes_on(calls[known], parent, caller, at):
                 known = len(calls)
-                calls.append(_Call(parent, at.function, caller, first=at, last=at))
+                calls.append(_CallGroup(parent, at.function, caller, first=at, last=at))
                 path = path[:depth]
             calls[known].last = at
             calls[known].nodes.append(node.id)
@@ -176,14 +176,14 @@ def _chains(graph: Graph) -> list[list[Location]]:
     return cut
 
 
-def _goes_on(call: _Call, parent: int, caller: Location, at: Location) -> bool:
+def _goes_on(call: _CallGroup, parent: int, caller: Location, at: Location) -> bool:
     """Return whether a node at this place belongs to the call: one that is back at its first place is the next call."""
     if call.parent != parent or (call.caller is not caller and call.caller != caller):
         return False
     return (at is not call.first and at != call.first) or call.last == call.first
 
 
-def _numbered(graph: Graph, calls: Sequence[_Part], kept: Sequence[int], inner: Sequence[int]) -> Groups:
+def _numbered(graph: Graph, calls: Sequence[_Candidate], kept: Sequence[int], inner: Sequence[int]) -> Groups:
     """Number what is kept, parents first, with a series before each run of parts that are alike."""
     number: dict[int, int] = {}
     series: dict[int, int] = {}
@@ -205,7 +205,7 @@ def _numbered(graph: Graph, calls: Sequence[_Part], kept: Sequence[int], inner: 
     return Groups(tuple(rows), tuple(number.get(_above(calls, k, keep), -1) for k in inner))
 
 
-def _lists(calls: Sequence[_Part], kept: Sequence[int], keep: set[int]) -> dict[int, list[int]]:
+def _lists(calls: Sequence[_Candidate], kept: Sequence[int], keep: set[int]) -> dict[int, list[int]]:
     """For each numbered module of a list (`layer1.0`, `layer1.1`): the modules of the list."""
     found: dict[tuple[int, Path], list[int]] = {}
     for k in kept:
@@ -235,19 +235,19 @@ def _with_repeats(graph: Graph, groups: Groups) -> Groups:
     return Groups(tuple(rows), tuple(of_node))
 
 
-def _list_of(part: _Part) -> str:
+def _list_of(part: _Candidate) -> str:
     """Return the name of a run: of numbered modules, the list that they stand in."""
     return part.path[-2] if len(part.path) > 1 else part.label
 
 
-def _above(calls: Sequence[_Part], k: int, keep: set[int]) -> int:
+def _above(calls: Sequence[_Candidate], k: int, keep: set[int]) -> int:
     """The nearest call from k outwards that is kept, or −1."""
     while k >= 0 and k not in keep:
         k = calls[k].parent
     return k
 
 
-def _runs(graph: Graph, calls: Sequence[_Part], kept: Sequence[int], keep: set[int]) -> dict[int, list[int]]:
+def _runs(graph: Graph, calls: Sequence[_Candidate], kept: Sequence[int], keep: set[int]) -> dict[int, list[int]]:
     """For each call that lies in a run of at least three that are alike: the run."""
     found: dict[int, list[int]] = {}
     run: list[int] = []
@@ -264,13 +264,13 @@ def _runs(graph: Graph, calls: Sequence[_Part], kept: Sequence[int], keep: set[i
     return found
 
 
-def _inside(calls: Sequence[_Part], k: int, outer: int) -> bool:
+def _inside(calls: Sequence[_Candidate], k: int, outer: int) -> bool:
     while k >= 0 and k != outer:
         k = calls[k].parent
     return k == outer
 
 
-def _structure(graph: Graph, call: _Part) -> Hashable:
+def _structure(graph: Graph, call: _Candidate) -> Hashable:
     """Ops, types, attributes and edges inside a call; what comes from outside is told apart by its port alone."""
     place = {id: i for i, id in enumerate(call.nodes)}
     return tuple(

@@ -10,7 +10,7 @@ from gdlab.record.list_report import Report
 from gdlab.record.list_stages import ListStage
 from gdlab.view.document.columns import Json
 from gdlab.view.document.document import Document
-from gdlab.view.document.make import Draft, graph_summary
+from gdlab.view.document.make import DocumentDraft, graph_summary
 from gdlab.view.document.overlays import overlay_of
 
 
@@ -18,7 +18,7 @@ def report_document(report: Report, name: str = "list") -> Document:
     """Return the document of a list as it was recorded, with what its finisher did: `data["list"]` has the stages of
     the list, and in `steps` what moved it from each to the next. `GraphError` where ranges overlap in part."""
     made = exported(report.recorded)
-    draft = Draft(made.graph, name, False, {})
+    draft = DocumentDraft(made.graph, name, False, {})
     listed = list_json(report)
     draft.notes += [{"level": "info", "text": text, "about": None} for text in listed["lines"]]
     places = _places(report)

@@ -36,7 +36,14 @@ from gdlab.view.document.passes import Pairs, Trace
 from gdlab.view.document.runs import norms_json, times_json, values_json, variants_json
 from gdlab.view.document.selection import selection_of
 from gdlab.view.document.sources import Sources, function_source, sources_of
-from gdlab.view.document.stage_table import Shared, Stage, carried_lanes, carried_names, derivative_lanes, stage_json
+from gdlab.view.document.stage_table import (
+    SharedTables,
+    Stage,
+    carried_lanes,
+    carried_names,
+    derivative_lanes,
+    stage_json,
+)
 from gdlab.view.document.sweeps import sweep_json
 from gdlab.view.document.thinned import decimated
 
@@ -54,7 +61,7 @@ def study_doc(study: Study) -> Document:
 
 
 def _study_doc(study: Study) -> Document:
-    draft = Draft(study.graph, study.name, study.train, study.source, layouts=_layouts.setdefault(study, {}))
+    draft = DocumentDraft(study.graph, study.name, study.train, study.source, layouts=_layouts.setdefault(study, {}))
     try:
         _pipeline(draft, study)
     except GdlabError as error:  # what exists is shown, and what is missing is said
@@ -73,7 +80,7 @@ def _study_doc(study: Study) -> Document:
 
 def graph_doc(graph: Graph, name: str = "graph") -> Document:
     """The document of a graph alone, as it was written (or as a pass made it)."""
-    return Draft(graph, name, graph.num_param_grad_outputs > 0, {}).document(graph_summary(graph, name))
+    return DocumentDraft(graph, name, graph.num_param_grad_outputs > 0, {}).document(graph_summary(graph, name))
 
 
 def graph_summary(graph: Graph, name: str) -> str:
@@ -83,7 +90,7 @@ def graph_summary(graph: Graph, name: str) -> str:
     return f"graph {name}: {counts} ({plural(values, 'value')}), {plural(len(graph.outputs), 'output')}"
 
 
-def _pipeline(draft: Draft, study: Study) -> None:
+def _pipeline(draft: DocumentDraft, study: Study) -> None:
     """Put every stage and pass of the study on the draft, in pipeline order; then the variants."""
     for key in study.pipeline.keys[1:]:
         draft.add(study.pipeline.stage(key))
@@ -93,7 +100,7 @@ def _pipeline(draft: Draft, study: Study) -> None:
 
 
 @dataclass(slots=True)
-class Draft:
+class DocumentDraft:
     """A document while it is being made."""
 
     graph: Graph
@@ -107,7 +114,7 @@ class Draft:
     lines: list[list[int]] = field(default_factory=list)  # per stage, one line row of each node
     plan: PlanSection | None = None
     sources: Sources = field(default_factory=Sources)
-    shared: Shared = field(default_factory=Shared)
+    shared: SharedTables = field(default_factory=SharedTables)
     layouts: dict[str, Json] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -283,7 +290,7 @@ def _device(study: Study) -> str:
         return str(error)
 
 
-def _runs(study: Study, draft: Draft) -> list[Json]:
+def _runs(study: Study, draft: DocumentDraft) -> list[Json]:
     """The runs of the study's session that a reset ended, then the present one if it made a step, or if it was looked
     into."""
     if not study.has_session:

@@ -27,8 +27,8 @@ from gdlab.plan.update import Recipe, update_of
 from gdlab.session import Optimizer
 from gdlab.session.arrays import as_array
 from gdlab.session.initial import DOMAIN, draw_of, initial_values, stream_of
-from gdlab.session.optimizer import scalars
 from gdlab.session.run.feeds import random_batch
+from gdlab.session.update_settings import scalars
 from gdlab.study.study import Study
 from gdlab.view.document.columns import Json
 from gdlab.view.document.dispatches import kernel_texts

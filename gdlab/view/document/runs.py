@@ -9,7 +9,7 @@ from typing import Any
 from gdlab.session import Session
 from gdlab.session.run.runner import Runner
 from gdlab.study.study import Study
-from gdlab.study.variants import Figures
+from gdlab.study.variants import VariantFigures
 from gdlab.view.document.columns import Json, column, words
 from gdlab.view.document.document import Document
 from gdlab.view.document.passes import number
@@ -87,7 +87,7 @@ def variants_json(study: Study, keys: Sequence[str]) -> Json:
     return {"variants": [_row(each, keys.index(key)) for key, each in rows.items()]}
 
 
-def _row(figures: Figures, stage: int) -> Json:
+def _row(figures: VariantFigures, stage: int) -> Json:
     step = None if figures.step is None else asdict(figures.step)
     return {
         "name": figures.name, "stage": stage, **{name: getattr(figures, name) for name in COUNTS},

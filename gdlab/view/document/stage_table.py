@@ -50,7 +50,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Spelled:
+class AttributeTexts:
     """The attributes of a node in the two ways that a document needs: as JSON, and as text that is equal only where
     they are equal bit by bit (of a constant its digest)."""
 
@@ -59,7 +59,7 @@ class Spelled:
 
 
 @dataclass(slots=True)
-class Shared:
+class SharedTables:
     """The tables that all stages of a document share: the rows of `types`, attributes, and what each kind of node
     costs.
 
@@ -68,7 +68,7 @@ class Shared:
 
     types: dict[TensorType, int] = field(default_factory=dict)
     rows: dict[int, int] = field(default_factory=dict)
-    attrs: dict[int, Spelled] = field(default_factory=dict)
+    attrs: dict[int, AttributeTexts] = field(default_factory=dict)
     work: dict[Hashable, tuple[int, int, float]] = field(default_factory=dict)
     hashes: dict[Hashable, str] = field(default_factory=dict)
 
@@ -79,15 +79,17 @@ class Shared:
                 self.rows[key] = self.types.setdefault(type, len(self.types))
         return [self.rows[id(node.type)] for node in graph]
 
-    def attrs_of(self, graph: Graph) -> list[Spelled]:
+    def attrs_of(self, graph: Graph) -> list[AttributeTexts]:
         """The attributes of every node."""
         for key, attrs in {id(node.attrs): node.attrs for node in graph}.items():
             if key not in self.attrs:
                 text = repr([(k, v.digest if isinstance(v, ConstantData) else v) for k, v in attrs])
-                self.attrs[key] = Spelled({k: attr_json(v) for k, v in attrs}, text)
+                self.attrs[key] = AttributeTexts({k: attr_json(v) for k, v in attrs}, text)
         return [self.attrs[id(node.attrs)] for node in graph]
 
-    def costs(self, graph: Graph, types: Sequence[int], attrs: Sequence[Spelled]) -> list[tuple[int, int, float]]:
+    def costs(
+        self, graph: Graph, types: Sequence[int], attrs: Sequence[AttributeTexts]
+    ) -> list[tuple[int, int, float]]:
         """(flops, bytes moved, seconds) of every node, whose type is a row of `types`: nodes of one op, attributes and
         types cost the same."""
         kinds = [
@@ -111,7 +113,7 @@ class Shared:
         }
 
 
-def stage_json(stage: Stage, shared: Shared, layouts: dict[str, Json]) -> Json:
+def stage_json(stage: Stage, shared: SharedTables, layouts: dict[str, Json]) -> Json:
     """The stage as a document holds it; `layouts` keeps the layout by stage key, for the next document of the study."""
     graph = stage.graph
     if stage.key not in layouts and len(graph) <= LAID_OUT:
@@ -152,7 +154,7 @@ def labels(stage: Stage) -> list[str]:
     return stage.groups.short(stage.names) if stage.groups else stage.names
 
 
-def _nodes(stage: Stage, shared: Shared) -> Json:
+def _nodes(stage: Stage, shared: SharedTables) -> Json:
     graph = stage.graph
     names, drawn_as = stage.names, labels(stage)
     families = {op: family(op) for op in {node.op for node in graph}}
@@ -254,7 +256,9 @@ def attr_json(value: Any) -> Any:
             return [attr_json(v) for v in value]
 
 
-def hashes(graph: Graph, types: Sequence[int], attrs: Sequence[Spelled], known: dict[Hashable, str]) -> list[str]:
+def hashes(
+    graph: Graph, types: Sequence[int], attrs: Sequence[AttributeTexts], known: dict[Hashable, str]
+) -> list[str]:
     """Equal for nodes of two documents that compute the same: op, attributes, type, hashes of the inputs, leaf name.
 
     `types` are rows of the types of the document; `known` holds what was worked out before: most nodes of a stage are

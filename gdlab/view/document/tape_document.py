@@ -8,7 +8,7 @@ from gdlab.base.statistics import array_words
 from gdlab.eager import AnyBuffer, EagerSession
 from gdlab.session.stages import WRITTEN, PipelineStage
 from gdlab.view.document.document import Document
-from gdlab.view.document.make import Draft, graph_summary
+from gdlab.view.document.make import DocumentDraft, graph_summary
 from gdlab.view.document.overlays import overlay_of
 
 MOST_READ = 200  # nodes whose values are read back
@@ -22,7 +22,7 @@ def tape_doc(session: EagerSession, name: str = "tape", cells: Mapping[str, str]
     graph = tape.copy()
     if not graph.outputs and len(graph):
         graph.set_outputs(graph.value(len(graph) - 1 if trace is None else trace.graph.output_ids[0]))
-    draft = Draft(graph, name, False, cells or {})
+    draft = DocumentDraft(graph, name, False, cells or {})
     values, gradients = _values(session), _gradients(session)
     if len(graph) > MOST_READ:
         draft.note(f"the values of the first {MOST_READ} nodes are shown here")

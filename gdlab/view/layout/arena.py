@@ -42,7 +42,7 @@ class Stratum:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SlotRow:
     """A slot of reusable memory and its tenants."""
 
     label: str
@@ -58,7 +58,7 @@ class Arrangement:
     unit: float
     strata: tuple[Stratum, ...]
     always: int
-    rows: tuple[Row, ...]
+    rows: tuple[SlotRow, ...]
     height: int
 
 
@@ -111,19 +111,19 @@ def mountain(intervals: Sequence[Interval], groups: Sequence[Interval], count: i
     return bands
 
 
-def _end(rows: Sequence[Row]) -> int:
+def _end(rows: Sequence[SlotRow]) -> int:
     return rows[-1].top + rows[-1].height if rows else 0
 
 
-def _rows(intervals: Sequence[Interval], slots: Iterable[Interval], unit: float) -> tuple[Row, ...]:
+def _rows(intervals: Sequence[Interval], slots: Iterable[Interval], unit: float) -> tuple[SlotRow, ...]:
     """Slots from top to bottom, largest first."""
     found = [
         (s, slot, tuple(i for i in slot["tenants"] if not is_pinned(intervals[i]))) for s, slot in enumerate(slots)
     ]
-    rows, top = list[Row](), ABOVE
+    rows, top = list[SlotRow](), ABOVE
     for s, slot, tenants in sorted((each for each in found if each[2]), key=lambda each: -each[1]["nbytes"]):
         height = max(THINNEST, math.floor(slot["nbytes"] * unit + 0.5))
-        rows.append(Row(f"slot {s} · {nbytes(slot['nbytes'])}", top, height, tenants))
+        rows.append(SlotRow(f"slot {s} · {nbytes(slot['nbytes'])}", top, height, tenants))
         top += height + _GAP
     return tuple(rows)
 

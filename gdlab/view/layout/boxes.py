@@ -25,7 +25,7 @@ from gdlab.view.layout.drawn import (
     pill_width,
 )
 from gdlab.view.layout.metrics import GX, GY, HOPS, LONG, NODE, PILL, ROW, SHAPE_OPS
-from gdlab.view.layout.rows import Placed, place
+from gdlab.view.layout.rows import PlacedRow, place
 
 # Who is a box: every op, and the few leaves that must stand on their own.
 
@@ -139,17 +139,17 @@ def kind_of(nodes: Sequence[Drawn], a: int, b: int, saved: bool = False) -> Kind
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class LaneColumn:
     """The boxes of one lane, placed; `left` is the x of each box without its pills, counted from the column's edge."""
 
     members: list[int]
     edges: list[tuple[int, int]]
-    placed: Placed
+    placed: PlacedRow
     left: dict[int, int]
     rail_tracks: int
 
 
-def column(who: Cast, members: list[int], row: Mapping[int, int], quiet: Sequence[bool]) -> Column:
+def column(who: Cast, members: list[int], row: Mapping[int, int], quiet: Sequence[bool]) -> LaneColumn:
     """Place the boxes of one lane on these rows."""
     local = {u: i for i, u in enumerate(members)}
     edges = [(a, b) for b in members for a in who.inputs[b] if a in local]
@@ -162,7 +162,7 @@ def column(who: Cast, members: list[int], row: Mapping[int, int], quiet: Sequenc
         [quiet[u] for u in members],
     )
     left = {u: placed.x[i] + margin[i] for i, u in enumerate(members)}
-    return Column(members, edges, placed, left, max((track + 1 for _, track in placed.rails), default=0))
+    return LaneColumn(members, edges, placed, left, max((track + 1 for _, track in placed.rails), default=0))
 
 
 def _margin(pills: Sequence[PillSize]) -> int:
@@ -215,7 +215,7 @@ def finished(
     )
 
 
-def write(page: Sheet, lane: Column, row: Mapping[int, int], at: int, up: bool, rails: tuple[int, int]) -> None:
+def write(page: Sheet, lane: LaneColumn, row: Mapping[int, int], at: int, up: bool, rails: tuple[int, int]) -> None:
     """Put a placed column on the sheet, its edge at x = `at`.
 
     `up`: edges run upwards; the column was placed with its rows counted from the bottom. `rails`: x of track 0 and
@@ -271,7 +271,7 @@ def _beside(page: Sheet, a: int, b: int, hops: Mapping[tuple[int, int], int]) ->
     return (right - 8, top), (right - 8, over), (page.x[b] + 8, over), (page.x[b] + 8, top)
 
 
-def _hops(page: Sheet, lane: Column, row: Mapping[int, int]) -> dict[tuple[int, int], int]:
+def _hops(page: Sheet, lane: LaneColumn, row: Mapping[int, int]) -> dict[tuple[int, int], int]:
     """The edges inside a row with a box between their ends, each with its level; a line through it would mislead."""
     place_in_row = {lane.members[i]: k for boxes in lane.placed.order for k, i in enumerate(boxes)}
     far = [(a, b) for a, b in lane.edges if row[a] == row[b] and place_in_row[b] - place_in_row[a] > 1]

@@ -10,7 +10,7 @@ from itertools import accumulate
 from gdlab.base.errors import GraphError
 from gdlab.view.layout.boxes import (
     Cast,
-    Column,
+    LaneColumn,
     Sheet,
     cast,
     chains_of,
@@ -138,7 +138,7 @@ def _folded(who: Cast, number: Sequence[int], row: dict[int, int]) -> dict[int, 
     return {u: last[own] - depth[u] // BESIDE for u, own in row.items()}
 
 
-def _column(who: Cast, number: Sequence[int], lane: int, row: dict[int, int], count: int) -> Column:
+def _column(who: Cast, number: Sequence[int], lane: int, row: dict[int, int], count: int) -> LaneColumn:
     """One lane, placed; an even one with its rows counted from the bottom, because its edges run upwards."""
     members = [u for u in row if number[u] == lane]
     placed_on = row if lane % 2 else {u: count - 1 - row[u] for u in members}
@@ -146,7 +146,7 @@ def _column(who: Cast, number: Sequence[int], lane: int, row: dict[int, int], co
     return column(who, members, placed_on, quiet)
 
 
-def _wiring(who: Cast, number: Sequence[int], row: dict[int, int], columns: dict[int, Column]) -> _Wiring:
+def _wiring(who: Cast, number: Sequence[int], row: dict[int, int], columns: dict[int, LaneColumn]) -> _Wiring:
     edges = [(a, b) for b in row for a in who.inputs[b] if number[a] != number[b]]
     sources: dict[int, list[int]] = {}
     for a in dict.fromkeys(a for a, _ in edges):
@@ -166,7 +166,7 @@ def _wiring(who: Cast, number: Sequence[int], row: dict[int, int], columns: dict
 
 
 def _write(
-    page: Sheet, columns: dict[int, Column], row: dict[int, int], count: int, wiring: _Wiring
+    page: Sheet, columns: dict[int, LaneColumn], row: dict[int, int], count: int, wiring: _Wiring
 ) -> tuple[tuple[Lane, ...], int]:
     """The lanes from left to right, each after its gutter; their tints and the right edge of the last."""
     tints: list[Lane] = []

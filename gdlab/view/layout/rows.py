@@ -13,7 +13,7 @@ from gdlab.view.layout.metrics import DUMMY, GX, LONG, NEAR, QUIET, TRACKS
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedRow:
     """The places of the boxes of one column: `x` of each, and for each edge its route."""
 
     x: list[int]
@@ -58,7 +58,7 @@ def place(
     rows: Sequence[int],
     edges: Sequence[tuple[int, int]],
     quiet: Sequence[bool],
-) -> Placed:
+) -> PlacedRow:
     """x for boxes of these widths on these rows; `anchors` are the offsets at which edges meet them."""
     units, ways, rails = _units(widths, anchors, rows, edges, quiet)
     _order(units)
@@ -260,12 +260,12 @@ def _placed(
     rails: list[int],
     rows: Sequence[int],
     edges: Sequence[tuple[int, int]],
-) -> Placed:
+) -> PlacedRow:
     shift = min(units.x, default=0)
     x = [left - shift for left in units.x]
     middles = [left + a for left, a in zip(x, units.anchor, strict=True)]
     spans = [(min(rows[edges[e][0]], rows[edges[e][1]]), max(rows[edges[e][0]], rows[edges[e][1]])) for e in rails]
-    return Placed(
+    return PlacedRow(
         x[:count],
         [[u for u in row if u < count] for row in units.rows],
         [None if way is None else [middles[u] for u in way] for way in ways],

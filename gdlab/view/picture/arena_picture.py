@@ -8,7 +8,7 @@ from itertools import groupby
 from gdlab.base.words import nbytes, plural
 from gdlab.view.document.columns import Json
 from gdlab.view.document.document import Document
-from gdlab.view.layout.arena import ABOVE, THINNEST, Arrangement, Band, Row, Segment, Stratum, arrange, mountain
+from gdlab.view.layout.arena import ABOVE, THINNEST, Arrangement, Band, Segment, SlotRow, Stratum, arrange, mountain
 from gdlab.view.layout.drawn import cut
 from gdlab.view.picture.draw import CODE_FONT, plain, text
 from gdlab.view.picture.palette import INK, Ink, Theme, family_ink
@@ -141,7 +141,7 @@ def _leader(arena: _Arena, y: float, part: float) -> str:
 
 
 # what has a lifetime --------------------------------------------------------------------------------------------------
-def _row(arena: _Arena, row: Row) -> list[str]:
+def _row(arena: _Arena, row: SlotRow) -> list[str]:
     y = arena.top + row.top
     parts = [
         _label(arena, row.label, arena.left - 8, y + min(row.height, 60) // 2 + 3, "end"),
@@ -150,7 +150,7 @@ def _row(arena: _Arena, row: Row) -> list[str]:
     return parts + [_tenant(arena, i, row) for i in row.tenants]
 
 
-def _tenant(arena: _Arena, i: int, row: Row) -> str:
+def _tenant(arena: _Arena, i: int, row: SlotRow) -> str:
     each, unit = arena.interval(i), arena.arrangement.unit
     left, right = arena.x(each["first"]), arena.x(min(arena.count, each["last"] + 1))
     width = max(3.0, round(right - left - 1, 1))

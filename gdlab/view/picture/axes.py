@@ -13,7 +13,7 @@ LEFT, RIGHT, TOP, BOTTOM = 58, 14, 14, 26
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class PixelAxis:
     """Numbers from low to high on a line from `start` to `stop` pixels; `log`: by their logarithm."""
 
     low: float
@@ -49,7 +49,7 @@ class Axis:
 
 
 def frame(
-    x: Axis, y: Axis, xs: Sequence[float], ys: Sequence[float], label: Callable[[float], str], theme: Theme
+    x: PixelAxis, y: PixelAxis, xs: Sequence[float], ys: Sequence[float], label: Callable[[float], str], theme: Theme
 ) -> Iterator[str]:
     """Yield grid lines and labels of a plot; `x` grows to the right, `y` upwards."""
     ink = INK[theme]
@@ -62,6 +62,6 @@ def frame(
     yield "</g>"
 
 
-def line(points: Sequence[tuple[float, float]], x: Axis, y: Axis) -> str:
+def line(points: Sequence[tuple[float, float]], x: PixelAxis, y: PixelAxis) -> str:
     """Return the path data of a curve."""
     return "".join(f"{'L' if i else 'M'}{x.at(a):g} {y.at(b):g}" for i, (a, b) in enumerate(points))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gdlab.base.words import nbytes, plural, whole
 from gdlab.plan.order import Range
 from gdlab.record.list_report import Report
-from gdlab.record.list_stages import Hazard, ListStage
+from gdlab.record.list_stages import ListConflict, ListStage
 from gdlab.view.layout.drawn import cut
 from gdlab.view.picture.draw import CODE_FONT, UI_FONT, plain
 from gdlab.view.picture.palette import INK, Theme, family_ink
@@ -24,7 +24,7 @@ MOST_NODES, MOST_ROWS, MOST_LINES = 48, 24, 12
 _numbers = itertools.count(1)
 
 
-class Row(NamedTuple):
+class AllocationRow(NamedTuple):
     """An allocation: the height that its bytes take, and where it begins in a stage."""
 
     memory: int
@@ -38,7 +38,7 @@ class Row(NamedTuple):
 class Frame:
     """Hold the rows of allocations and the measures that all stages share, and count the nodes that fit."""
 
-    rows: Mapping[int, Row]
+    rows: Mapping[int, AllocationRow]
     height: int
     nodes: int
     width: float  # of a node, with the space behind it
@@ -99,11 +99,11 @@ def _frame(report: Report) -> Frame:
             extents[r.memory] = max(extents.get(r.memory, 0), r.stop)
     shown = sorted(extents)[:MOST_ROWS]
     unit = TALLEST / max((extents[m] for m in shown), default=1)
-    rows, top = dict[int, Row](), 0
+    rows, top = dict[int, AllocationRow](), 0
     for memory in shown:
         height = max(THINNEST, round(extents[memory] * unit))
         label = report.labels.get(memory) or f"allocation {memory}"
-        rows[memory] = Row(memory, label, top, height, extents[memory])
+        rows[memory] = AllocationRow(memory, label, top, height, extents[memory])
         top += height + 4
     nodes = min(MOST_NODES, max(1, len(report.names_before)))
     groups = max((sum(g.start < nodes for g in stage.groups) for stage in report.stages), default=0)
@@ -201,7 +201,7 @@ def _node(stage: ListStage, frame: Frame, k: int, edge: tuple[float, float], top
     yield "</g>"
 
 
-def _range(row: Row, r: Range, written: bool, read: bool, edge: tuple[float, float], body: int) -> str:
+def _range(row: AllocationRow, r: Range, written: bool, read: bool, edge: tuple[float, float], body: int) -> str:
     """Draw a range of an allocation to scale: filled where it is written, an outline where it is read."""
     y, height = _place(row, r, body)
     how = "read and written" if written and read else "written" if written else "read"
@@ -213,13 +213,13 @@ def _range(row: Row, r: Range, written: bool, read: bool, edge: tuple[float, flo
     )
 
 
-def _place(row: Row, r: Range, body: int) -> tuple[float, float]:
+def _place(row: AllocationRow, r: Range, body: int) -> tuple[float, float]:
     scale = row.height / max(1, row.extent)
     height = max(4.0, round((r.stop - r.start) * scale, 1))
     return round(min(body + row.top + r.start * scale, body + row.top + row.height - height), 1), height
 
 
-def _arrow(stage: ListStage, frame: Frame, hazard: Hazard, edges: list[tuple[float, float]], body: int) -> str:
+def _arrow(stage: ListStage, frame: Frame, hazard: ListConflict, edges: list[tuple[float, float]], body: int) -> str:
     """Draw a conflict from the earlier node to the later one, in the row of the bytes that both use."""
     row = frame.rows[hazard.memory]
     ends = list[float]()

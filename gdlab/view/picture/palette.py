@@ -65,7 +65,7 @@ INK: dict[Theme, Ink] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class OpFamily:
     """An op family: its letter, because meaning is never colour alone, and its hue; `chroma` at full strength."""
 
     letter: str
@@ -73,16 +73,16 @@ class Family:
     chroma: float = 0.13
 
 
-FAMILIES: dict[str, Family] = {
-    "leaf": Family("L", 195),
-    "elementwise": Family("E", 245),
-    "contraction": Family("C", 292),
-    "reduction": Family("R", 70),
-    "loss": Family("X", 22),
-    "movement": Family("M", 255, 0.03),
-    "index": Family("I", 150),
-    "random": Family("N", 340),
-    "update": Family("U", 150),
+FAMILIES: dict[str, OpFamily] = {
+    "leaf": OpFamily("L", 195),
+    "elementwise": OpFamily("E", 245),
+    "contraction": OpFamily("C", 292),
+    "reduction": OpFamily("R", 70),
+    "loss": OpFamily("X", 22),
+    "movement": OpFamily("M", 255, 0.03),
+    "index": OpFamily("I", 150),
+    "random": OpFamily("N", 340),
+    "update": OpFamily("U", 150),
 }
 
 LIGHTNESS: dict[Theme, float] = {"light": 0.49, "dark": 0.76}

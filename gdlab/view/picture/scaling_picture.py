@@ -9,7 +9,7 @@ from textwrap import wrap
 from gdlab.base.words import duration, sig, whole
 from gdlab.distributed.scaling import Scaling
 from gdlab.view.layout.drawn import cut
-from gdlab.view.picture.axes import Axis, frame, line
+from gdlab.view.picture.axes import PixelAxis, frame, line
 from gdlab.view.picture.draw import UI_FONT, plain
 from gdlab.view.picture.palette import INK, Theme, family_ink
 
@@ -45,10 +45,12 @@ def _said(text: str, k: int, bold: bool, theme: Theme) -> str:
     return f'<text x="{MARGIN}" y="{HEADER + PLOT + 14 + LINE * k}" {look}>{plain(text)}</text>'
 
 
-def _axes(scaling: Scaling, left: float, right: float, low: float, high: float, log: bool) -> tuple[Axis, Axis]:
+def _axes(
+    scaling: Scaling, left: float, right: float, low: float, high: float, log: bool
+) -> tuple[PixelAxis, PixelAxis]:
     first, last = scaling.engines[0], scaling.engines[-1]
-    x = Axis(first, max(last, first + 1), left, right, log=True)
-    return x, Axis(low, high, HEADER + PLOT - 30, HEADER + 34, log)
+    x = PixelAxis(first, max(last, first + 1), left, right, log=True)
+    return x, PixelAxis(low, high, HEADER + PLOT - 30, HEADER + 34, log)
 
 
 def _shown(scaling: Scaling) -> list[float]:
@@ -86,7 +88,9 @@ def _efficiency(scaling: Scaling, theme: Theme) -> Iterator[str]:
     yield f"<text {place}>over the number of engines</text>"
 
 
-def _curve(scaling: Scaling, values: list[float], x: Axis, y: Axis, colour: str, ground: str) -> Iterator[str]:
+def _curve(
+    scaling: Scaling, values: list[float], x: PixelAxis, y: PixelAxis, colour: str, ground: str
+) -> Iterator[str]:
     points = [(float(n), value) for n, value in zip(scaling.engines, values, strict=True)]
     yield f'<path d="{line(points, x, y)}" fill="none" stroke="{colour}" stroke-width="2"/>'
     for row, (n, value) in zip(scaling.rows, points, strict=True):
@@ -96,7 +100,7 @@ def _curve(scaling: Scaling, values: list[float], x: Axis, y: Axis, colour: str,
         yield f"<circle {spot}><title>{plain(told)}</title></circle>"
 
 
-def _measured(scaling: Scaling, values: list[float], x: Axis, y: Axis, theme: Theme) -> Iterator[str]:
+def _measured(scaling: Scaling, values: list[float], x: PixelAxis, y: PixelAxis, theme: Theme) -> Iterator[str]:
     """Yield a square for each number of engines between which reductions were measured."""
     for row, value in zip(scaling.measured, values, strict=True):
         if not scaling.engines[0] <= row.engines <= max(scaling.engines[-1], 2):

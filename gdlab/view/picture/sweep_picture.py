@@ -10,7 +10,7 @@ from gdlab.view.document.columns import Json
 from gdlab.view.document.document import Document
 from gdlab.view.document.sweeps import sweep_lines
 from gdlab.view.layout.drawn import cut
-from gdlab.view.picture.axes import BOTTOM, LEFT, RIGHT, TOP, Axis, frame, line
+from gdlab.view.picture.axes import BOTTOM, LEFT, RIGHT, TOP, PixelAxis, frame, line
 from gdlab.view.picture.draw import UI_FONT, plain
 from gdlab.view.picture.palette import INK, LIGHTNESS, Theme, oklch
 
@@ -57,9 +57,9 @@ def _header(data: Json, theme: Theme) -> Iterator[str]:
 
 def _plot(data: Json, theme: Theme) -> Iterator[str]:
     low, high = (float(each) for each in data["range"])
-    y = Axis(low, high, HEADER + PLOT - BOTTOM, HEADER + TOP + 6, bool(data["log"]))
+    y = PixelAxis(low, high, HEADER + PLOT - BOTTOM, HEADER + TOP + 6, bool(data["log"]))
     most = max([1, *(int(point["steps"]) for point in data["points"])])
-    x = Axis(0, most, LEFT, WIDTH - RIGHT)
+    x = PixelAxis(0, most, LEFT, WIDTH - RIGHT)
     ink = INK[theme]
     yield f'<text x="{MARGIN}" y="{HEADER + 15}" font-size="10.5" fill="{ink.muted}">loss</text>'
     yield from frame(x, y, [t for t in x.ticks(8) if t == int(t)], y.ticks(5), _label, theme)

@@ -8,7 +8,7 @@ from typing import Any
 
 from gdlab.base.words import duration, grid, nbytes, plural, sig, whole
 from gdlab.op.cost import priced
-from gdlab.study.variants import HEAD, Figures, StepTime
+from gdlab.study.variants import HEAD, StepTime, VariantFigures
 from gdlab.view.document.columns import Json
 from gdlab.view.document.document import Document
 from gdlab.view.document.passes import rewrite_count
@@ -113,10 +113,10 @@ def comparison(document: Document) -> Lines:
         yield from grid(HEAD, cells, right=set(range(1, len(HEAD))))
 
 
-def _figures(row: Json) -> Figures:
+def _figures(row: Json) -> VariantFigures:
     step = row["step_seconds"]
     counts = {name: row[name] for name in COUNTS}
-    return Figures(row["name"], **counts, step=StepTime(**step) if step else None)
+    return VariantFigures(row["name"], **counts, step=StepTime(**step) if step else None)
 
 
 def _reports(document: Document) -> Lines:

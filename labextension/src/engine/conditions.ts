@@ -1,4 +1,4 @@
-// Conditions of breakpoints, in the grammar of gdlab/session/run/conditions.py. Text is parsed, never evaluated.
+// Conditions of breakpoints, in the grammar of gdlab/session/run/stop_conditions.py. Text is parsed, never evaluated.
 
 import type { Numbers } from "./numbers.ts";
 

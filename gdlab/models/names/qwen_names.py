@@ -7,7 +7,7 @@ from typing import Any
 
 from gdlab.models.family import Family, Field, Fields, flag, natural, optional, read_fields
 from gdlab.models.lm import TransformerLmConfig
-from gdlab.models.names.lm import (
+from gdlab.models.names.lm_names import (
     ATTENTION,
     FIELDS,
     IGNORED,

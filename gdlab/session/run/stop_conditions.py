@@ -116,7 +116,7 @@ def parse_condition(
     text: str, where: str, numbers: Mapping[str, Number], tensors: Mapping[str, Reader] | None = None, start: int = 0
 ) -> StopTest:
     """Parse a condition over these numbers and tensors by name."""
-    parser = _Parser(text, where, numbers, tensors or {}, start)
+    parser = _ConditionParser(text, where, numbers, tensors or {}, start)
     condition = parser.either()
     parser.end()
     used = tuple(dict.fromkeys(parser.tensors_used)), tuple(dict.fromkeys(parser.numbers_used))
@@ -149,7 +149,7 @@ def _read(subject: Any, name: str) -> Array:
     return data
 
 
-class _Parser:
+class _ConditionParser:
     """One text, read from left to right."""
 
     def __init__(

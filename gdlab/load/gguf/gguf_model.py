@@ -25,7 +25,7 @@ from gdlab.base.words import plural
 from gdlab.graph import Graph
 from gdlab.load.gguf.container import WHERE, Container, Field, read_container
 from gdlab.load.gguf.fields import read_config
-from gdlab.load.names.llama import our_name, rotated_by
+from gdlab.load.gguf.tensor_names import our_name, rotated_by
 from gdlab.load.stored import Settable, factors, with_formats
 from gdlab.models import TransformerLmConfig, transformer_lm
 from gdlab.models.lm import Mode, cache_names
@@ -102,7 +102,7 @@ class GgufModel(Mapping[str, Array]):
     def weights(self) -> Mapping[str, Array | Packed]:
         """Return the values that a session takes by `set_parameter`: f32 as arrays, others in the file's bytes; each is
         read when it is asked for."""
-        return _Weights(self)
+        return _GgufWeights(self)
 
     def set_parameters(self, session: Settable) -> None:
         """Give a session of the graph all values: stored ones bit by bit, f32 ones as they are."""
@@ -128,7 +128,7 @@ def _whole(field: Field | None) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Weights(Mapping[str, "Array | Packed"]):
+class _GgufWeights(Mapping[str, "Array | Packed"]):
     model: GgufModel
 
     def __getitem__(self, name: str) -> Array | Packed:

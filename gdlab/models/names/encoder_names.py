@@ -7,8 +7,8 @@ from typing import Any
 
 from gdlab.base.errors import ArgumentError, LoadError
 from gdlab.graph import Graph
-from gdlab.models.encoder import FUNCTIONS
-from gdlab.models.family import LARGEST, WHERE, Fields, Request, Source, Sources, one_of
+from gdlab.models.encoder_block import FUNCTIONS
+from gdlab.models.family import LARGEST, WHERE, Fields, GraphRequest, Source, Sources, one_of
 
 activation = one_of(**{name: name for name in FUNCTIONS})
 MOST_LAYERS = 256
@@ -120,14 +120,14 @@ def has_cross_entropy(given: Any) -> bool:
     return given in kinds[:2]
 
 
-def check_request(request: Request, length: int, why: str, trainable: bool = True) -> None:
+def check_request(request: GraphRequest, length: int, why: str, trainable: bool = True) -> None:
     """Refuse another length than the model's own, and training without a loss."""
     if request.length != length:
         raise ArgumentError(WHERE, "length", request.length, f"{length}, {why}")
     check_training(request, trainable)
 
 
-def check_training(request: Request, trainable: bool) -> None:
+def check_training(request: GraphRequest, trainable: bool) -> None:
     """Refuse training without a loss."""
     if request.mode == "training" and not trainable:
         wanted = "'inference': the model has no head whose loss is the cross entropy of at least two classes"

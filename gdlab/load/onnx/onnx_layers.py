@@ -11,14 +11,14 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.types import Shape
 from gdlab.graph import Value
-from gdlab.load.onnx.layout import broadcast, reshaped
-from gdlab.load.onnx.tensor import Call, Table, Tensor, axis_of, fitted
+from gdlab.load.convolutions import Border, SpatialWindow, averaged, convolved, highest, same_border, transposed
+from gdlab.load.onnx.onnx_layout import broadcast, reshaped
+from gdlab.load.onnx.tensor import OnnxCall, Table, Tensor, axis_of, fitted
 from gdlab.load.shared import Malformed, Unsupported, common, product
-from gdlab.load.windows import Border, Window, averaged, convolved, highest, same_border, transposed
 
 
 # products -------------------------------------------------------------------------------------------------------------
-def _matmul(call: Call) -> Tensor:
+def _matmul(call: OnnxCall) -> Tensor:
     a, b = call.tensor(0), call.tensor(1)
     x, y = call.number(0), call.number(1)
     if not a.shape or not b.shape:
@@ -38,7 +38,7 @@ _GEMM: dict[tuple[bool, bool], Callable[[Value, Value], Value]] = {
 }  # fmt: skip
 
 
-def _gemm(call: Call) -> Tensor:
+def _gemm(call: OnnxCall) -> Tensor:
     a, b, c = call.number(0), call.number(1), call.optional(2)
     alpha, beta = call.real("alpha", 1.0), call.real("beta", 1.0)
     out = _GEMM[bool(call.integer("transA")), bool(call.integer("transB"))](a, b)
@@ -54,7 +54,7 @@ def _gemm(call: Call) -> Tensor:
 
 
 # windows --------------------------------------------------------------------------------------------------------------
-def _spatial(call: Call, name: str, rank: int, default: int) -> Shape:
+def _spatial(call: OnnxCall, name: str, rank: int, default: int) -> Shape:
     """An attribute with one int ≥ 1 per spatial axis."""
     given = call.integers(name)
     if given is not None and (len(given) != rank or min(given) < 1):
@@ -62,7 +62,7 @@ def _spatial(call: Call, name: str, rank: int, default: int) -> Shape:
     return (default,) * rank if given is None else given
 
 
-def image_rank(call: Call) -> int:
+def image_rank(call: OnnxCall) -> int:
     """The number of spatial axes of operand 0: 1 or 2."""
     rank = len(call.tensor(0).shape) - 2
     if rank not in (1, 2):
@@ -70,7 +70,7 @@ def image_rank(call: Call) -> int:
     return rank
 
 
-def window_of(call: Call, size: Shape) -> Window:
+def window_of(call: OnnxCall, size: Shape) -> SpatialWindow:
     rank, extents = len(size), call.tensor(0).shape[2:]
     stride, dilation = _spatial(call, "strides", rank, 1), _spatial(call, "dilations", rank, 1)
     pads = call.integers("pads") or (0,) * (2 * rank)
@@ -84,14 +84,14 @@ def window_of(call: Call, size: Shape) -> Window:
     }.get(call.text("auto_pad", "NOTSET"))  # fmt: skip
     if border is None:
         raise Malformed("auto_pad", repr(call.text("auto_pad")), "NOTSET, VALID, SAME_UPPER or SAME_LOWER")
-    window = Window(size, stride, dilation, border, bool(call.integer("ceil_mode")))
+    window = SpatialWindow(size, stride, dilation, border, bool(call.integer("ceil_mode")))
     for axis, n in enumerate(extents):
         if n + sum(border[axis]) < window.reach(axis):
             raise Malformed("kernel_shape", list(size), f"a window that {list(extents)} with its border holds")
     return window
 
 
-def kernel_size(call: Call, kernel: int = 1) -> Shape:
+def kernel_size(call: OnnxCall, kernel: int = 1) -> Shape:
     """The extents of a convolution's kernel, an operand, which an attribute may repeat."""
     shape, given = call.tensor(kernel).shape, call.integers("kernel_shape")
     if len(shape) != len(call.tensor(0).shape) or given not in (None, shape[2:]):
@@ -99,29 +99,31 @@ def kernel_size(call: Call, kernel: int = 1) -> Shape:
     return shape[2:]
 
 
-def _bias(call: Call) -> Value | None:
+def _bias(call: OnnxCall) -> Value | None:
     return None if call.optional(2) is None else call.number(2)
 
 
-def _conv(call: Call) -> Tensor:
+def _conv(call: OnnxCall) -> Tensor:
     image_rank(call)
     window = window_of(call, kernel_size(call))
     out = convolved(call.number(0), call.number(1), _bias(call), window, call.integer("group", 1))
     return fitted(out, out.shape)
 
 
-def _conv_transpose(call: Call) -> Tensor:
+def _conv_transpose(call: OnnxCall) -> Tensor:
     rank, size = image_rank(call), kernel_size(call)
     more = call.integers("output_padding") or (0,) * rank
     if len(more) != rank or min(more) < 0:
         raise Malformed("output_padding", list(more), f"{rank} ints ≥ 0")
-    window = Window(size, _spatial(call, "strides", rank, 1), _spatial(call, "dilations", rank, 1), ((0, 0),) * rank)
+    window = SpatialWindow(
+        size, _spatial(call, "strides", rank, 1), _spatial(call, "dilations", rank, 1), ((0, 0),) * rank
+    )
     window = replace(window, border=_cut_border(call, window, more))
     out = transposed(call.number(0), call.number(1), _bias(call), window, call.integer("group", 1), more)
     return fitted(out, out.shape)
 
 
-def _cut_border(call: Call, window: Window, more: Shape) -> Border:
+def _cut_border(call: OnnxCall, window: SpatialWindow, more: Shape) -> Border:
     """Return how much a transposed convolution leaves out at both ends: as given, or as the result's shape asks."""
     rank, auto = len(window.size), call.text("auto_pad", "NOTSET")
     extents, wanted = call.tensor(0).shape[2:], call.integers("output_shape")
@@ -142,27 +144,27 @@ def _cut_border(call: Call, window: Window, more: Shape) -> Border:
     return tuple(border)
 
 
-def pool_window(call: Call) -> Window:
+def pool_window(call: OnnxCall) -> SpatialWindow:
     size = call.integers("kernel_shape")
     if size is None or len(size) != image_rank(call) or min(size) < 1:
         raise Malformed("kernel_shape", size, f"{image_rank(call)} ints ≥ 1")
     return window_of(call, size)
 
 
-def _max_pool(call: Call) -> Tensor:
+def _max_pool(call: OnnxCall) -> Tensor:
     call.only_output("Y")
     out = highest(call.number(0), pool_window(call))
     return fitted(out, out.shape)
 
 
-def _average_pool(call: Call) -> Tensor:
+def _average_pool(call: OnnxCall) -> Tensor:
     window = pool_window(call)
     out = averaged(call.number(0), window, bool(call.integer("count_include_pad")))
     return fitted(out, out.shape)
 
 
-def _global(make: Callable[[Value, Shape, bool], Value]) -> Callable[[Call], Tensor]:
-    def translate(call: Call) -> Tensor:
+def _global(make: Callable[[Value, Shape, bool], Value]) -> Callable[[OnnxCall], Tensor]:
+    def translate(call: OnnxCall) -> Tensor:
         x, rank = call.number(0), len(call.tensor(0).shape)
         if rank < 3:
             raise Malformed("X", list(call.tensor(0).shape), "[n, c, …]")
@@ -173,7 +175,7 @@ def _global(make: Callable[[Value, Shape, bool], Value]) -> Callable[[Call], Ten
 
 
 # norms ----------------------------------------------------------------------------------------------------------------
-def _row(call: Call, i: int, shape: Shape) -> Value | None:
+def _row(call: OnnxCall, i: int, shape: Shape) -> Value | None:
     """Weights over the normalized axes, as one row; None where they are left out."""
     t = call.optional(i)
     if t is None:
@@ -182,7 +184,7 @@ def _row(call: Call, i: int, shape: Shape) -> Value | None:
     return call.home.number(reshaped(call.home, whole, (math.prod(shape),)))
 
 
-def _rows(call: Call) -> tuple[Value, Shape]:
+def _rows(call: OnnxCall) -> tuple[Value, Shape]:
     """Operand 0 with all axes from `axis` on as one, and their extents."""
     x, shape = call.number(0), call.tensor(0).shape
     axis = axis_of(call.integer("axis", -1), len(shape))
@@ -190,7 +192,7 @@ def _rows(call: Call) -> tuple[Value, Shape]:
     return (x if len(inner) == 1 else x.reshape((*shape[:axis], math.prod(inner)))), inner
 
 
-def _layer_norm(call: Call) -> Sequence[Tensor]:
+def _layer_norm(call: OnnxCall) -> Sequence[Tensor]:
     """With the outputs Mean and InvStdDev where they are asked for."""
     x, inner = _rows(call)
     w, b = _row(call, 1, inner), _row(call, 2, inner)
@@ -205,14 +207,14 @@ def _layer_norm(call: Call) -> Sequence[Tensor]:
     return found
 
 
-def _rms_norm(call: Call) -> Tensor:
+def _rms_norm(call: OnnxCall) -> Tensor:
     x, inner = _rows(call)
     w = _row(call, 1, inner)
     w = ops.full((math.prod(inner),), 1.0) if w is None else w
     return fitted(ops.rms_norm(x, w, call.real("epsilon", 1e-5)), call.tensor(0).shape)
 
 
-def _group_norm(call: Call) -> Tensor:
+def _group_norm(call: OnnxCall) -> Tensor:
     x, groups = call.tensor(0), call.integer("num_groups")
     if len(x.shape) < 2 or groups < 1 or x.shape[1] % groups:
         raise Malformed("num_groups", groups, f"a divisor of the channels of {list(x.shape)}")
@@ -226,13 +228,13 @@ def _group_norm(call: Call) -> Tensor:
     return fitted(ops.group_norm(call.number(0), *rows, groups, call.real("epsilon", 1e-5)), x.shape)
 
 
-def _instance_norm(call: Call) -> Tensor:
+def _instance_norm(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     out = ops.group_norm(*(call.number(i) for i in range(3)), x.shape[1], call.real("epsilon", 1e-5))
     return fitted(out, x.shape)
 
 
-def _batch_norm(call: Call) -> Tensor:
+def _batch_norm(call: OnnxCall) -> Tensor:
     """γ (x − mean) / √(variance + ε) + β as x · factor + offset. Both are computed here where all four are known, and
     are parameters that carry the names of γ and β with `.folded` behind them."""
     call.only_output("Y")
@@ -251,7 +253,7 @@ def _batch_norm(call: Call) -> Tensor:
     return fitted(scaled + offset.reshape(lined), x.shape)
 
 
-def _folded_norm(call: Call, given: Sequence[Tensor], eps: float) -> tuple[Value, Value]:
+def _folded_norm(call: OnnxCall, given: Sequence[Tensor], eps: float) -> tuple[Value, Value]:
     if any(t.array is None for t in given):
         gamma, beta, mean, variance = (call.home.number(t) for t in given)
         factor = gamma * ops.rsqrt(variance + eps)

@@ -10,8 +10,8 @@ import numpy as np
 
 from gdlab import ops
 from gdlab.load.onnx.tensor import Tensor, fitted, known
+from gdlab.load.pt2.aten_layout import repeated, unsqueezed
 from gdlab.load.pt2.call import Aten, Floats, Ints, MaybeInts, Number, Table, Tensors, Translate
-from gdlab.load.pt2.layout import repeated, unsqueezed
 from gdlab.load.shared import Malformed, Unsupported
 
 LOW = -3.0e38  # of a score that a mask leaves out

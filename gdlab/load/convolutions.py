@@ -23,7 +23,7 @@ Border = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SpatialWindow:
     """A kernel's extents along the spatial axes, its steps, the distance of its elements, and the border around the
     image; `ceil`: a last window may reach over the border's end."""
 
@@ -46,14 +46,14 @@ class Window:
             found -= 1
         return found
 
-    def over(self, extents: Shape) -> Window:
+    def over(self, extents: Shape) -> SpatialWindow:
         """The same with the border that its last windows need, and floor."""
         hi = []
         for axis, n in enumerate(extents):
             lo, given = self.border[axis]
             need = (self.count(axis, n) - 1) * self.stride[axis] + self.reach(axis) - n - lo
             hi.append((lo, max(given, need)))
-        return Window(self.size, self.stride, self.dilation, tuple(hi))
+        return SpatialWindow(self.size, self.stride, self.dilation, tuple(hi))
 
     @property
     def even(self) -> bool:
@@ -80,11 +80,13 @@ def as_image(x: Value) -> Value:
     return x if x.type.rank == 4 else x.reshape((*x.shape[:2], 1, x.shape[2]))
 
 
-def as_image_window(window: Window) -> Window:
+def as_image_window(window: SpatialWindow) -> SpatialWindow:
     """A window along w as one along h and w."""
     if len(window.size) == 2:
         return window
-    return Window((1, *window.size), (1, *window.stride), (1, *window.dilation), ((0, 0), *window.border), window.ceil)
+    return SpatialWindow(
+        (1, *window.size), (1, *window.stride), (1, *window.dilation), ((0, 0), *window.border), window.ceil
+    )
 
 
 def _like(image: Value, x: Value) -> Value:
@@ -101,7 +103,7 @@ def bordered(x: Value, border: Border, fill: float) -> Value:
 
 
 # convolution ----------------------------------------------------------------------------------------------------------
-def convolved(x: Value, k: Value, bias: Value | None, window: Window, groups: int) -> Value:
+def convolved(x: Value, k: Value, bias: Value | None, window: SpatialWindow, groups: int) -> Value:
     """f32[n, ci, …], f32[co, ci/groups, …], f32[co] -> f32[n, co, …] with one or two spatial axes."""
     image, kernel, window = as_image(x), as_image(k), as_image_window(window)
     padding = window.padding
@@ -114,7 +116,7 @@ def convolved(x: Value, k: Value, bias: Value | None, window: Window, groups: in
     return _like(out if bias is None else ops.add_per_channel(out, bias), x)
 
 
-def transposed(x: Value, k: Value, bias: Value | None, window: Window, groups: int, more: Shape) -> Value:
+def transposed(x: Value, k: Value, bias: Value | None, window: SpatialWindow, groups: int, more: Shape) -> Value:
     """Apply the gradient of a convolution: f32[n, ci, …], f32[ci, co/groups, …], f32[co] -> f32[n, co, …]. `more`:
     elements behind each axis that no window reaches."""
     image, kernel, wide = as_image(x), as_image(k), as_image_window(window)
@@ -135,7 +137,7 @@ def transposed(x: Value, k: Value, bias: Value | None, window: Window, groups: i
 
 
 # pooling --------------------------------------------------------------------------------------------------------------
-def highest(x: Value, window: Window) -> Value:
+def highest(x: Value, window: SpatialWindow) -> Value:
     """The maximum of every window: f32[n, c, …] -> f32[n, c, …]."""
     image, window = as_image(x), as_image_window(window)
     window = window.over(image.shape[2:]) if window.ceil else window
@@ -147,7 +149,7 @@ def highest(x: Value, window: Window) -> Value:
     return _like(ops.max_pool_2d(image, window.size, window.stride, padding), x)
 
 
-def averaged(x: Value, window: Window, with_border: bool) -> Value:
+def averaged(x: Value, window: SpatialWindow, with_border: bool) -> Value:
     """The mean of every window, of the border too or without it: f32[n, c, …] -> f32[n, c, …]."""
     image, window = as_image(x), as_image_window(window)
     within = window.over(image.shape[2:]) if window.ceil else window
@@ -164,7 +166,7 @@ def averaged(x: Value, window: Window, with_border: bool) -> Value:
     return _like(mean if (counted == 1).all() else mean * ops.constant(counted[None, None]), x)
 
 
-def _counts(extents: Shape, window: Window, within: Window, with_border: bool) -> Array:
+def _counts(extents: Shape, window: SpatialWindow, within: SpatialWindow, with_border: bool) -> Array:
     """Return the number of elements of each window that count: those of the image, or of its own border too, not those
     that `ceil` reaches over."""
     windows = math.prod(within.count(axis, n) for axis, n in enumerate(extents))
@@ -183,7 +185,7 @@ def _counts(extents: Shape, window: Window, within: Window, with_border: bool) -
     return np.asarray(np.maximum(np.multiply.outer(along[0], along[1]), 1), np.float64)
 
 
-def _folded(make: Callable[[Value, Value], Value], padded: Value, window: Window) -> Value:
+def _folded(make: Callable[[Value, Value], Value], padded: Value, window: SpatialWindow) -> Value:
     """All elements of every window, one axis after the other."""
     if max(window.size) > MOST_SPREAD:
         raise Unsupported(f"a dilated window of more than {MOST_SPREAD} elements along an axis")

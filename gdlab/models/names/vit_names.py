@@ -9,13 +9,13 @@ from typing import Any, cast
 from gdlab.base.errors import LoadError
 from gdlab.graph import Graph
 from gdlab.models import blocks
-from gdlab.models.encoder import BlockNames
+from gdlab.models.encoder_block import BlockNames
 from gdlab.models.family import (
     WHERE,
     Family,
     Field,
     Fields,
-    Request,
+    GraphRequest,
     Sources,
     anything,
     flag,
@@ -25,7 +25,7 @@ from gdlab.models.family import (
     positive,
     read_fields,
 )
-from gdlab.models.names.encoders import (
+from gdlab.models.names.encoder_names import (
     activation,
     architecture,
     check_request,
@@ -144,7 +144,7 @@ def _torchvision(fields: Mapping[str, Any], name: re.Match[str]) -> VitConfig:
     return VitConfig(**given, names=TORCHVISION)
 
 
-def build(config: VitConfig, request: Request) -> Graph:
+def build(config: VitConfig, request: GraphRequest) -> Graph:
     """Make the graph; its image has the extent that the table of positions has."""
     why = "the side of its images: the model has positions for no other"
     check_request(request, config.image_size, why, config.trainable and config.classes > 1)
@@ -157,7 +157,7 @@ def sources(config: VitConfig) -> Sources:
     return sources_of(vit_encoder(config), prefix, (TRANSFORMERS.head,), PACKED if config.names == TORCHVISION else {})
 
 
-FAMILY = Family(
+VIT_FAMILY = Family(
     ("vit",), config, build, sources, ("inference", "training"), "vit.",
     ("*pooler.dense.*", "classifier.weight", "classifier.bias", "head.weight", "head.bias"),
     length=lambda config: config.image_size,

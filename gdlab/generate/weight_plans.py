@@ -13,10 +13,10 @@ import numpy as np
 from gdlab.base.closing import Closing
 from gdlab.base.types import TensorType
 from gdlab.compiled import CompiledGraph, build_compiled_graph
-from gdlab.compiled.build_compiled import DEFAULT, DEFAULT_LIMITS, Options, build_graph
-from gdlab.compiled.compiled_graph import Signature
-from gdlab.devices.base import Device, Shared
-from gdlab.generate.batch import batched, cache_name
+from gdlab.compiled.build_compiled import DEFAULT, DEFAULT_LIMITS, CompiledOptions, build_graph
+from gdlab.compiled.compiled_graph import GraphSignature
+from gdlab.devices.base import Device, SharedBuffers
+from gdlab.generate.batched_decode import batched, cache_name
 from gdlab.generate.graphs import caches_of, decode_graph, prefill_graph
 from gdlab.graph import Graph
 from gdlab.plan.records import ExecutionPlan
@@ -61,7 +61,7 @@ class Template:
     plan: ExecutionPlan
     nodes: Nodes
     report: OptimizeReport
-    signature: Signature
+    signature: GraphSignature
 
     @classmethod
     def of(cls, graph: CompiledGraph) -> Template:
@@ -77,7 +77,7 @@ class Template:
         homes = {**names, **packed}  # a packed parameter is the same in all plans of the weights
         pairs = tuple((buffer, theirs[homes[name]]) for name, buffer in plan.stored_params if name in homes)
         common = {ours: holders[name] for ours, name in names.items()}
-        made = Session(LoadedPlan(plan, loaded.device, Shared(loaded.program, pairs)), self.nodes, common)
+        made = Session(LoadedPlan(plan, loaded.device, SharedBuffers(loaded.program, pairs)), self.nodes, common)
         compiled = CompiledGraph(made, self.report, self.signature)
         compiled.share(other)
         return compiled
@@ -148,7 +148,7 @@ class Plans(Closing):
     def _template(self, graph: Graph, caches: Collection[str]) -> Template:
         """Compile a graph over the same weights."""
         weights = [node.name for node in graph.parameters if node.name not in caches]
-        options = Options(self.device, DEFAULT, {}, None, False, False, None)
+        options = CompiledOptions(self.device, DEFAULT, {}, None, False, False, None)
         with build_graph(graph, options, self._holder, weights, IN_FLIGHT, *DEFAULT_LIMITS[1:]) as made:
             return Template.of(made)
 

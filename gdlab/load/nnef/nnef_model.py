@@ -27,7 +27,7 @@ from gdlab.base.types import Array, f32
 from gdlab.base.words import plural
 from gdlab.graph import Graph, Value
 from gdlab.load.nnef.operations import OPERATIONS
-from gdlab.load.nnef.syntax import WHERE, Assignment, GraphText, Name, parse
+from gdlab.load.nnef.syntax import WHERE, Assignment, GraphText, Identifier, parse
 from gdlab.load.shared import Malformed, Unsupported, check_growth, refused
 
 HEADER = 128
@@ -55,7 +55,7 @@ def load_nnef(path: str | os.PathLike[str]) -> NnefModel:
     """
     try:
         folder = Path(path)
-        return _Builder(folder).build(parse(_text_of(folder)))
+        return _NnefBuilder(folder).build(parse(_text_of(folder)))
     except LoadError:
         raise
     except Malformed as error:
@@ -72,7 +72,7 @@ def _text_of(folder: Path) -> str:
     return read_regular(folder / "graph.nnef", MOST_TEXT).decode("utf-8")
 
 
-class _Builder:
+class _NnefBuilder:
     """The values of a graph's identifiers, line by line."""
 
     def __init__(self, folder: Path) -> None:
@@ -136,7 +136,7 @@ class _Builder:
         """An argument with values for identifiers; None for what is lost."""
         if isinstance(given, tuple):
             return tuple(self._operand(v, where) for v in given)
-        if not isinstance(given, Name):
+        if not isinstance(given, Identifier):
             return given
         if given.text not in self.values:
             raise Malformed(where, given.text, "an identifier that is assigned before")

@@ -24,17 +24,17 @@ from gdlab.base.types import Array
 from gdlab.base.words import plural
 from gdlab.graph import Graph
 from gdlab.load.onnx.bodies import body_of, has_body
-from gdlab.load.onnx.functions import FUNCTIONS
 from gdlab.load.onnx.indexing import INDEXING
-from gdlab.load.onnx.layers import LAYERS
-from gdlab.load.onnx.layout import LAYOUT
-from gdlab.load.onnx.math import MATH
 from gdlab.load.onnx.numbers import bounds_of_input, rounded, settled
+from gdlab.load.onnx.onnx_functions import FUNCTIONS
+from gdlab.load.onnx.onnx_layers import LAYERS
+from gdlab.load.onnx.onnx_layout import LAYOUT
+from gdlab.load.onnx.onnx_math import MATH
 from gdlab.load.onnx.proto import WHERE, InputRecord, ModelRecord, read
 from gdlab.load.onnx.quantized import QUANTIZED
 from gdlab.load.onnx.recurrent import RECURRENT
 from gdlab.load.onnx.resizing import RESIZING
-from gdlab.load.onnx.tensor import Call, Home, NodeRecord, Tensor, Translate, kind_of
+from gdlab.load.onnx.tensor import GraphParameters, NodeRecord, OnnxCall, Tensor, Translate, kind_of
 from gdlab.load.shared import MOST_NODES, Malformed, Unsupported, check_growth, enumerated, refused
 
 TABLE: dict[str, Translate] = {
@@ -163,7 +163,7 @@ def _fits(declared: Sequence[int | str | None] | None, shape: Sequence[int]) -> 
     return len(declared) == len(shape) and all(same)
 
 
-def _slot(record: InputRecord, shape: tuple[int, ...], home: Home) -> Tensor:
+def _slot(record: InputRecord, shape: tuple[int, ...], home: GraphParameters) -> Tensor:
     kind = kind_of(record.dtype)
     make = ops.input_u32 if kind == "int" else ops.input
     bounds = bounds_of_input(record.dtype) if kind == "int" else None
@@ -177,9 +177,9 @@ def _built(model: ModelRecord, shapes: Mapping[str, tuple[int, ...]], assumed: M
         unknown = [(_label(node), str(node)) for node in model.nodes if not _known(node)]
         if unknown:
             raise refused(WHERE, "operators", unknown, "operators that load_onnx takes")
-    home = Home(frozenset({*model.tensors, *shapes}), model.nbytes)
+    home = GraphParameters(frozenset({*model.tensors, *shapes}), model.nbytes)
     with Graph() as graph, graph.silent():
-        builder = _Builder(graph, home, model)
+        builder = _OnnxBuilder(graph, home, model)
         for record in model.inputs:
             builder.tensors[record.name] = _slot(record, shapes[record.name], home)
         for i, node in enumerate(model.nodes):
@@ -195,10 +195,10 @@ def _built(model: ModelRecord, shapes: Mapping[str, tuple[int, ...]], assumed: M
     return OnnxModel(graph, home.weights, assumed)
 
 
-class _Builder:
+class _OnnxBuilder:
     """The tensors of a model by name, as its nodes give them; None is what came of something unsupported."""
 
-    def __init__(self, graph: Graph, home: Home, model: ModelRecord) -> None:
+    def __init__(self, graph: Graph, home: GraphParameters, model: ModelRecord) -> None:
         self.graph, self.home = graph, home
         self.tensors: dict[str, Tensor | None] = dict(model.tensors)
         self.unsupported: list[tuple[str, str]] = []  # op, and what is to be said of the node
@@ -219,7 +219,7 @@ class _Builder:
             return
         first = len(self.graph)
         try:
-            made = _translated(translate, Call(node, inputs, self.home))
+            made = _translated(translate, OnnxCall(node, inputs, self.home))
         except Unsupported as error:
             self.unsupported.append((_label(node), f"{node}: {error}"))
             return
@@ -295,7 +295,7 @@ class _Builder:
         return found
 
 
-def _translated(translate: Translate, call: Call) -> tuple[Tensor, ...]:
+def _translated(translate: Translate, call: OnnxCall) -> tuple[Tensor, ...]:
     """The results of a node; what goes wrong is told with its name."""
     try:
         made = translate(call)

@@ -19,7 +19,7 @@ from gdlab.models.family import (
     read_fields,
 )
 from gdlab.models.lm import TransformerLmConfig
-from gdlab.models.names.lm import ATTENTION, LM_MODES, activation, build_lm, layers, parameters
+from gdlab.models.names.lm_names import ATTENTION, LM_MODES, activation, build_lm, layers, parameters
 
 GPT2: Fields = {
     "vocab_size": Field("vocab_size", natural, 50257),
@@ -76,7 +76,7 @@ def sources(config: TransformerLmConfig) -> Sources:
     return {name: _source(name, config.hidden_size) for name, _ in parameters(config)}
 
 
-FAMILY = Family(
+GPT2_FAMILY = Family(
     ("gpt2",), config, build_lm, sources, LM_MODES, prefix="transformer.",
     harmless=("*.attn.bias", "*.attn.masked_bias"),  # masks
     models="GPT-2",

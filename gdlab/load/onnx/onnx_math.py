@@ -13,21 +13,35 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.types import Array, Shape
 from gdlab.graph import Value
-from gdlab.load.onnx.layout import reshaped
-from gdlab.load.onnx.tensor import DTYPES, HALVES, Call, Kind, Table, Tensor, Translate, axis_of, fitted, kind_of, known
+from gdlab.load.onnx.onnx_layout import reshaped
+from gdlab.load.onnx.tensor import (
+    DTYPES,
+    HALVES,
+    Kind,
+    OnnxCall,
+    Table,
+    Tensor,
+    Translate,
+    axis_of,
+    fitted,
+    kind_of,
+    known,
+)
 from gdlab.load.shared import Malformed, Unsupported, common
 from gdlab.ops import operators
 
 Number = Value | float
 Make = Callable[[Any, Any], Value]
-One = Callable[[Call], Tensor]
+One = Callable[[OnnxCall], Tensor]
 
 
 def _common(*tensors: Tensor) -> Shape:
     return common(*(t.shape for t in tensors))
 
 
-def folded(call: Call, fold: Callable[..., Any], tensors: tuple[Tensor, ...], kind: Kind, effort: int = 1) -> Tensor:
+def folded(
+    call: OnnxCall, fold: Callable[..., Any], tensors: tuple[Tensor, ...], kind: Kind, effort: int = 1
+) -> Tensor:
     """The value of `fold` on known elements."""
     call.home.check_size(_common(*tensors), effort)
     with np.errstate(all="ignore"):
@@ -38,7 +52,7 @@ def folded(call: Call, fold: Callable[..., Any], tensors: tuple[Tensor, ...], ki
 def binary(make: Make, fold: Callable[..., Any], mask: bool = False) -> One:
     """`make` takes values and plain numbers, of these at most one."""
 
-    def translate(call: Call) -> Tensor:
+    def translate(call: OnnxCall) -> Tensor:
         a, b = call.tensor(0), _aligned(call)
         shape, kind = _common(a, b), "bool" if mask else a.kind
         if a.known and b.known:
@@ -48,7 +62,7 @@ def binary(make: Make, fold: Callable[..., Any], mask: bool = False) -> One:
     return translate
 
 
-def _aligned(call: Call) -> Tensor:
+def _aligned(call: OnnxCall) -> Tensor:
     """Operand 1; before opset 7 its first axis may lie at a given `axis` of operand 0."""
     b, behind = call.tensor(1), len(call.tensor(0).shape) - len(call.tensor(1).shape) - call.integer("axis")
     if call.opset >= 7 or "axis" not in call.node.attrs or behind <= 0:
@@ -61,7 +75,7 @@ def _trunc(x: Value) -> Value:
     return ops.sign(x) * ops.to_f32(ops.to_u32(ops.abs(x)))
 
 
-def _div(call: Call) -> Tensor:
+def _div(call: OnnxCall) -> Tensor:
     a, b = call.tensor(0), call.tensor(1)
     if a.kind == "float":
         return _quotient(call)
@@ -83,7 +97,7 @@ def _divided(a: Number, b: Number) -> Value:
 _quotient = binary(_divided, np.divide)
 
 
-def _pow(call: Call) -> Tensor:
+def _pow(call: OnnxCall) -> Tensor:
     if call.tensor(0).kind != "float" and not (call.tensor(0).known and call.tensor(1).known):
         raise Unsupported("a power of integers that are computed in the graph")
     return _power(call)
@@ -104,7 +118,7 @@ def _compared(make: Callable[..., Value], fold: Callable[..., Any]) -> Translate
 def _many(make: Make, fold: Callable[..., Any], mean: bool = False) -> Translate:
     """Any number of operands, one after the other."""
 
-    def translate(call: Call) -> Tensor:
+    def translate(call: OnnxCall) -> Tensor:
         tensors = tuple(call.tensor(i) for i in range(max(1, len(call.inputs))))
         if all(t.known for t in tensors):
             total = folded(call, lambda *arrays: reduce(fold, arrays), tensors, tensors[0].kind)
@@ -116,7 +130,7 @@ def _many(make: Make, fold: Callable[..., Any], mean: bool = False) -> Translate
     return translate
 
 
-def _where(call: Call) -> Tensor:
+def _where(call: OnnxCall) -> Tensor:
     c, a, b = (call.tensor(i) for i in range(3))
     if c.known and a.known and b.known:
         return folded(call, np.where, (c, a, b), a.kind)
@@ -128,7 +142,7 @@ def _where(call: Call) -> Tensor:
 LOWEST = {"float32": -3.4028234663852886e38, "float16": -65504.0, "bfloat16": -3.3895313892515355e38}
 
 
-def _clip(call: Call) -> Tensor:
+def _clip(call: OnnxCall) -> Tensor:
     x, lo, hi = call.tensor(0), _bound(call, 1, "min"), _bound(call, 2, "max")
     least = LOWEST.get(x.dtype, LOWEST["float32"]) if x.kind == "float" else -math.inf
     most = -least
@@ -146,7 +160,7 @@ def _clip(call: Call) -> Tensor:
     return fitted(value, x.shape, x.kind)
 
 
-def _bound(call: Call, i: int, name: str) -> Tensor | None:
+def _bound(call: OnnxCall, i: int, name: str) -> Tensor | None:
     """A bound of Clip: an input since opset 11, an attribute before."""
     given = call.node.attrs.get(name)
     return call.optional(i) if given is None else known(np.float32(call.real(name)))
@@ -159,7 +173,7 @@ def _single(t: Tensor) -> float | None:
 
 # one operand ----------------------------------------------------------------------------------------------------------
 def unary(make: Callable[[Value], Value], fold: Callable[..., Any] | None = None) -> Translate:
-    def translate(call: Call) -> Tensor:
+    def translate(call: OnnxCall) -> Tensor:
         x = call.tensor(0)
         if fold is not None and x.known:
             return folded(call, fold, (x,), x.kind, effort=16 if fold is _erf else 1)
@@ -168,12 +182,12 @@ def unary(make: Callable[[Value], Value], fold: Callable[..., Any] | None = None
     return translate
 
 
-def shaped(make: Callable[[Call, Value], Value]) -> Translate:
+def shaped(make: Callable[[OnnxCall, Value], Value]) -> Translate:
     """With attributes."""
     return lambda call: fitted(make(call, call.number(0)), call.tensor(0).shape)
 
 
-def _gelu(call: Call, x: Value) -> Value:
+def _gelu(call: OnnxCall, x: Value) -> Value:
     forms = {"none": ops.gelu_erf, "tanh": ops.gelu}
     kind = call.text("approximate", "none")
     if kind not in forms:
@@ -181,16 +195,16 @@ def _gelu(call: Call, x: Value) -> Value:
     return forms[kind](x)
 
 
-def _swish(call: Call, x: Value) -> Value:
+def _swish(call: OnnxCall, x: Value) -> Value:
     alpha = call.real("alpha", 1.0)
     return ops.silu(x) if alpha == 1 else x * ops.sigmoid(x * alpha)
 
 
-def _leaky(call: Call, x: Value) -> Value:
+def _leaky(call: OnnxCall, x: Value) -> Value:
     return ops.where(ops.less(x, 0.0), x * call.real("alpha", 0.01), x)
 
 
-def _elu(call: Call, x: Value) -> Value:
+def _elu(call: OnnxCall, x: Value) -> Value:
     alpha = call.real("alpha", 1.0)
     return ops.elu(x) if alpha == 1 else ops.where(ops.greater(x, 0.0), x, (ops.exp(x) - 1.0) * alpha)
 
@@ -199,7 +213,7 @@ def _hard_sigmoid(x: Value, alpha: float, beta: float) -> Value:
     return ops.clamp(x * alpha + beta, 0.0, 1.0)
 
 
-def _prelu(call: Call) -> Tensor:
+def _prelu(call: OnnxCall) -> Tensor:
     """A slope that broadcasts; before opset 7 one per channel."""
     x, slope = call.tensor(0), call.tensor(1)
     if call.opset < 7 and slope.size > 1 and len(x.shape) > 2:
@@ -208,14 +222,14 @@ def _prelu(call: Call) -> Tensor:
     return fitted(ops.where(ops.less(value, 0.0), operators.mul(value, factor), value), common(x.shape, slope.shape))
 
 
-def _cast(call: Call) -> Tensor:
+def _cast(call: OnnxCall) -> Tensor:
     to = call.integer("to")
     if to not in DTYPES:
         raise Unsupported(f"a cast to type {to}")
     return cast(call, DTYPES[to])
 
 
-def cast(call: Call, dtype: str) -> Tensor:
+def cast(call: OnnxCall, dtype: str) -> Tensor:
     """Operand 0 as another type of number."""
     x, kind = call.tensor(0), kind_of(dtype)
     if x.known:
@@ -232,7 +246,7 @@ def cast(call: Call, dtype: str) -> Tensor:
 
 
 # along axes -----------------------------------------------------------------------------------------------------------
-def axes_of(call: Call, rank: int) -> tuple[int, ...] | None:
+def axes_of(call: OnnxCall, rank: int) -> tuple[int, ...] | None:
     """The axes of a reduction: an input or an attribute, by opset; None: nothing is reduced."""
     given = call.static_ints(1) if len(call.inputs) > 1 else call.integers("axes")
     if not given:
@@ -253,7 +267,7 @@ def _alone(x: Value) -> Value:
 def reduced(make: Reduce, fold: Callable[..., Any] | None = None, alone: Callable[[Value], Value] = _alone) -> One:
     """`make(x, axes, keepdims=True)`; `alone`: what it does with one element, where no axis is reduced."""
 
-    def translate(call: Call) -> Tensor:
+    def translate(call: OnnxCall) -> Tensor:
         x = call.tensor(0)
         axes, keep = axes_of(call, len(x.shape)), bool(call.integer("keepdims", 1))
         if x.known and fold is not None:
@@ -282,7 +296,7 @@ def _log_sum_exp(x: Value, axes: Shape, keepdims: bool) -> Value:
 
 
 def _arg(sign: float) -> Translate:
-    def translate(call: Call) -> Tensor:
+    def translate(call: OnnxCall) -> Tensor:
         x, value = call.tensor(0), call.number(0)
         axis, n = axis_of(call.integer("axis"), len(x.shape)), x.shape[axis_of(call.integer("axis"), len(x.shape))]
         value = value if sign > 0 else -value
@@ -309,7 +323,7 @@ def _softmax_of_halves(near: Callable[[Value], Value]) -> Callable[[Value], Valu
 def _softmax(plain: Callable[[Value], Value], logarithm: bool = False) -> Translate:
     """Along one axis; before opset 13 over all axes from `axis` on, as one."""
 
-    def translate(call: Call) -> Tensor:
+    def translate(call: OnnxCall) -> Tensor:
         x, value, make = call.tensor(0), call.number(0), plain
         rank = len(x.shape)
         if x.dtype in HALVES and not logarithm:

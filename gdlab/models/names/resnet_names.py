@@ -14,7 +14,7 @@ from gdlab.models.family import (
     Family,
     Field,
     Fields,
-    Request,
+    GraphRequest,
     Sources,
     anything,
     flag,
@@ -23,7 +23,7 @@ from gdlab.models.family import (
     only,
     read_fields,
 )
-from gdlab.models.names.encoders import (
+from gdlab.models.names.encoder_names import (
     BATCH_NORM,
     activation,
     architecture,
@@ -104,7 +104,7 @@ def config(fields: Mapping[str, Any]) -> ResNetConfig:
     return ResNetConfig(**read_fields(fields, FIELDS), classes=labels(fields) if classified else 0, names=TRANSFORMERS)
 
 
-def build(config: ResNetConfig, request: Request) -> Graph:
+def build(config: ResNetConfig, request: GraphRequest) -> Graph:
     """Make the graph for images of side `length`."""
     check_training(request, config.trainable and config.classes > 1)
     return residual_network(replace(config, image_size=request.length), request.batch, cast(blocks.Mode, request.mode))
@@ -125,7 +125,7 @@ def _is_norm(names: ResNetNames, name: str) -> bool:
     return any(layer.endswith(norm) for _, norm in (names.stem, *names.parts, names.shortcut))
 
 
-FAMILY = Family(
+RESNET_FAMILY = Family(
     ("resnet",), config, build, sources, ("inference", "training"), "resnet.",
     ("fc.weight", "fc.bias", "classifier.1.weight", "classifier.1.bias"),
     length=lambda config: config.image_size,

@@ -10,7 +10,7 @@ import numpy as np
 
 from gdlab import ops
 from gdlab.base.types import Shape
-from gdlab.load.onnx.layout import broadcast, permuted, taken
+from gdlab.load.onnx.onnx_layout import broadcast, permuted, taken
 from gdlab.load.onnx.tensor import Tensor, fitted, known
 from gdlab.load.pt2.call import Aten, Ints, Maybe, Number, Operand, Table, Tensors, Translate, axis
 from gdlab.load.pt2.program import Dtype

@@ -7,7 +7,7 @@ from typing import Any
 
 from gdlab.models.family import Family, Field, Fields, natural, optional, read_fields
 from gdlab.models.lm import TransformerLmConfig
-from gdlab.models.names.lm import FIELDS, IGNORED, LM_MODES, build_lm, lm_config, same_names, windows
+from gdlab.models.names.lm_names import FIELDS, IGNORED, LM_MODES, build_lm, lm_config, same_names, windows
 
 MISTRAL: Fields = FIELDS | {"sliding_window": Field("sliding_window", optional(natural), 4096)}
 
@@ -18,7 +18,7 @@ def config(fields: Mapping[str, Any]) -> TransformerLmConfig:
     return lm_config(values, windows=windows(values, values.pop("sliding_window"), None))
 
 
-FAMILY = Family(
+MISTRAL_FAMILY = Family(
     ("mistral",),
     config,
     build_lm,

@@ -8,7 +8,7 @@ from typing import Any
 
 from gdlab.models.family import Family, Field, Fields, Source, Sources, natural, only, optional, read_fields
 from gdlab.models.lm import TransformerLmConfig
-from gdlab.models.names.lm import FIELDS, IGNORED, LM_MODES, build_lm, lm_config, parameters, windows
+from gdlab.models.names.lm_names import FIELDS, IGNORED, LM_MODES, build_lm, lm_config, parameters, windows
 
 PHI3: Fields = FIELDS | {
     "rms_norm_eps": Field("rms_norm_eps", FIELDS["rms_norm_eps"].read, 1e-5),
@@ -53,7 +53,7 @@ def sources(config: TransformerLmConfig) -> Sources:
     return found
 
 
-FAMILY = Family(
+PHI3_FAMILY = Family(
     ("phi3",),
     config,
     build_lm,

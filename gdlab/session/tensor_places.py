@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gdlab.base.types import Shape, TensorType
-from gdlab.op.storage import Part
+from gdlab.op.storage import SourceRange
 from gdlab.plan.records import ExecutionPlan, Place
 
 
@@ -62,6 +62,6 @@ def places_of(plan: ExecutionPlan) -> Places:
     return Places(dict(plan.param_buffers), dict(plan.input_buffers), derived, types, shapes, gradients, bounds)
 
 
-def slices_of(part: Part) -> tuple[slice, ...]:
+def slices_of(part: SourceRange) -> tuple[slice, ...]:
     """Return the index of a part in the array of its buffer."""
     return (slice(None),) * part.axis + (slice(part.start, part.stop),)

@@ -11,18 +11,18 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.types import Array, Shape
 from gdlab.graph import Value
-from gdlab.load.onnx.layers import pool_window
-from gdlab.load.onnx.layout import permuted, reshaped
-from gdlab.load.onnx.math import binary, folded, reduced, shaped, unary
-from gdlab.load.onnx.tensor import DTYPES, Call, Table, Tensor, Translate, axis_of, fitted, known
+from gdlab.load.convolutions import averaged
+from gdlab.load.onnx.onnx_layers import pool_window
+from gdlab.load.onnx.onnx_layout import permuted, reshaped
+from gdlab.load.onnx.onnx_math import binary, folded, reduced, shaped, unary
+from gdlab.load.onnx.tensor import DTYPES, OnnxCall, Table, Tensor, Translate, axis_of, fitted, known
 from gdlab.load.shared import Malformed, Unsupported, common
-from gdlab.load.windows import averaged
 
 MOST_TAPS = 64  # channels that LRN adds up one by one
 
 
 # remainders -----------------------------------------------------------------------------------------------------------
-def _mod(call: Call) -> Tensor:
+def _mod(call: OnnxCall) -> Tensor:
     a, b = call.tensor(0), call.tensor(1)
     truncates = bool(call.integer("fmod"))
     if a.kind == "float" or (a.known and b.known):
@@ -43,7 +43,7 @@ _remainder = {False: binary(ops.mod, np.mod), True: binary(ops.fmod, np.fmod)}
 def _bits(fold: Callable[..., Any]) -> Translate:
     """Of known integers; a graph has no bits."""
 
-    def translate(call: Call) -> Tensor:
+    def translate(call: OnnxCall) -> Tensor:
         tensors = tuple(call.tensor(i) for i in range(len(call.inputs)))
         if not all(t.known for t in tensors):
             raise Unsupported("bits of integers that are computed in the graph")
@@ -52,7 +52,7 @@ def _bits(fold: Callable[..., Any]) -> Translate:
     return translate
 
 
-def _shifted(call: Call) -> Tensor:
+def _shifted(call: OnnxCall) -> Tensor:
     direction = call.text("direction")
     if direction not in ("LEFT", "RIGHT"):
         raise Malformed("direction", repr(direction), "'LEFT' or 'RIGHT'")
@@ -61,7 +61,7 @@ def _shifted(call: Call) -> Tensor:
 
 # one operand ----------------------------------------------------------------------------------------------------------
 def _masked(make: Callable[[Value], Value], fold: Callable[..., Any]) -> Translate:
-    def translate(call: Call) -> Tensor:
+    def translate(call: OnnxCall) -> Tensor:
         x = call.tensor(0)
         if x.known:
             return folded(call, fold, (x,), "bool")
@@ -70,7 +70,7 @@ def _masked(make: Callable[[Value], Value], fold: Callable[..., Any]) -> Transla
     return translate
 
 
-def _is_inf(call: Call) -> Tensor:
+def _is_inf(call: OnnxCall) -> Tensor:
     x, value = call.tensor(0), call.number(0)
     found = ops.isinf(value)
     for name, side in (("detect_positive", ops.less), ("detect_negative", ops.greater)):
@@ -79,23 +79,23 @@ def _is_inf(call: Call) -> Tensor:
     return fitted(found, x.shape, "bool")
 
 
-def _selu(call: Call, x: Value) -> Value:
+def _selu(call: OnnxCall, x: Value) -> Value:
     alpha = call.real("alpha", 1.6732631921768188)
     return ops.where(ops.greater(x, 0.0), x, (ops.exp(x) - 1.0) * alpha) * call.real("gamma", 1.0507010221481323)
 
 
-def _celu(call: Call, x: Value) -> Value:
+def _celu(call: OnnxCall, x: Value) -> Value:
     alpha = call.real("alpha", 1.0)
     return ops.maximum(x, 0.0) + ops.minimum((ops.exp(x / alpha) - 1.0) * alpha, 0.0)
 
 
-def _shrink(call: Call, x: Value) -> Value:
+def _shrink(call: OnnxCall, x: Value) -> Value:
     bias, most = call.real("bias"), call.real("lambd", 0.5)
     beyond = ops.where(ops.less(x, -most), x + bias, 0.0)
     return ops.where(ops.greater(x, most), x - bias, beyond)
 
 
-def _hardmax(call: Call) -> Tensor:
+def _hardmax(call: OnnxCall) -> Tensor:
     """1 where the first of the largest elements is; before opset 13 over all axes from `axis` on, as one."""
     x, rank = call.tensor(0), len(call.tensor(0).shape)
     if call.opset < 13:
@@ -106,7 +106,7 @@ def _hardmax(call: Call) -> Tensor:
     return _largest(call, x, axis_of(call.integer("axis", -1), rank))
 
 
-def _largest(call: Call, x: Tensor, axis: int) -> Tensor:
+def _largest(call: OnnxCall, x: Tensor, axis: int) -> Tensor:
     n = x.shape[axis]
     lined = tuple(n if i == axis else 1 for i in range(len(x.shape)))
     call.home.check_size((n,))
@@ -116,7 +116,7 @@ def _largest(call: Call, x: Tensor, axis: int) -> Tensor:
 
 
 # norms ----------------------------------------------------------------------------------------------------------------
-def _lp_normalization(call: Call) -> Tensor:
+def _lp_normalization(call: OnnxCall) -> Tensor:
     x, p = call.number(0), call.integer("p", 2)
     shape = call.tensor(0).shape
     axes = (axis_of(call.integer("axis", -1), len(shape)),)
@@ -126,7 +126,7 @@ def _lp_normalization(call: Call) -> Tensor:
     return fitted(x / ops.where(ops.equal(size, 0.0), 1.0, size), shape)
 
 
-def _local_response(call: Call) -> Tensor:
+def _local_response(call: OnnxCall) -> Tensor:
     """x / (bias + α/size · the squares of the channels around)^β."""
     x, shape, size = call.number(0), call.tensor(0).shape, call.integer("size")
     if len(shape) < 3 or size < 1:
@@ -156,28 +156,28 @@ def _p_norm(total: Callable[[Value], Value], x: Value, p: int) -> Value:
     return ops.pow_scalar(total(ops.pow_scalar(ops.abs(x), float(p))), 1 / p)
 
 
-def _lp_pool(call: Call) -> Tensor:
+def _lp_pool(call: OnnxCall) -> Tensor:
     window = pool_window(call)
     count = float(math.prod(window.size))
     out = _p_norm(lambda x: averaged(x, window, True) * count, call.number(0), call.integer("p", 2))
     return fitted(out, out.shape)
 
 
-def _global_lp_pool(call: Call) -> Tensor:
+def _global_lp_pool(call: OnnxCall) -> Tensor:
     axes = tuple(range(2, len(call.tensor(0).shape)))
     out = _p_norm(lambda x: ops.sum(x, axes, True), call.number(0), call.integer("p", 2))
     return fitted(out, out.shape)
 
 
 # blocks ---------------------------------------------------------------------------------------------------------------
-def _blocks(call: Call) -> tuple[Tensor, int]:
+def _blocks(call: OnnxCall) -> tuple[Tensor, int]:
     x, size = call.tensor(0), call.integer("blocksize")
     if len(x.shape) != 4 or size < 1:
         raise Malformed("blocksize", f"{size} of {list(x.shape)}", "an int ≥ 1, of [n, c, h, w]")
     return x, size
 
 
-def _depth_to_space(call: Call) -> Tensor:
+def _depth_to_space(call: OnnxCall) -> Tensor:
     x, b = _blocks(call)
     (n, c, h, w), mode = x.shape, call.text("mode", "DCR")
     if c % (b * b) or mode not in ("DCR", "CRD"):
@@ -188,7 +188,7 @@ def _depth_to_space(call: Call) -> Tensor:
     return reshaped(call.home, moved, (n, c // (b * b), h * b, w * b))
 
 
-def _space_to_depth(call: Call) -> Tensor:
+def _space_to_depth(call: OnnxCall) -> Tensor:
     x, b = _blocks(call)
     n, c, h, w = x.shape
     if h % b or w % b:
@@ -203,7 +203,7 @@ def _logarithm(x: Value, axes: Shape, keepdims: bool) -> Value:
     return ops.log(ops.sum(x, axes, keepdims))
 
 
-def _eye_like(call: Call) -> Tensor:
+def _eye_like(call: OnnxCall) -> Tensor:
     x, to = call.tensor(0), call.integer("dtype", 0)
     if len(x.shape) != 2 or (to and to not in DTYPES):
         raise Malformed("input", list(x.shape), "a matrix, and a dtype of numbers")

@@ -11,7 +11,7 @@ from gdlab.models.family import (
     WHERE,
     Field,
     Fields,
-    Request,
+    GraphRequest,
     Source,
     Sources,
     flag,
@@ -134,7 +134,7 @@ def lm_config(values: dict[str, Any], **more: Any) -> TransformerLmConfig:
 
 
 # the graph and its parameters -----------------------------------------------------------------------------------------
-def build_lm(config: TransformerLmConfig, request: Request) -> Graph:
+def build_lm(config: TransformerLmConfig, request: GraphRequest) -> Graph:
     """Make the graph of a language model: of one sequence."""
     if request.batch != 1:
         raise ArgumentError(WHERE, "batch", request.batch, "1: a language model reads one sequence")

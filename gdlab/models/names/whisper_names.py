@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from gdlab.graph import Graph
-from gdlab.models.encoder import BlockNames
-from gdlab.models.family import Family, Field, Fields, Request, Sources, anything, natural, only, read_fields
-from gdlab.models.names.encoders import activation, architecture, check_request, depth, sources_of
+from gdlab.models.encoder_block import BlockNames
+from gdlab.models.family import Family, Field, Fields, GraphRequest, Sources, anything, natural, only, read_fields
+from gdlab.models.names.encoder_names import activation, architecture, check_request, depth, sources_of
 from gdlab.models.whisper import OPENAI, WhisperConfig, WhisperNames, whisper_encoder
 
 TRANSFORMERS = WhisperNames(
@@ -58,7 +58,7 @@ def config(fields: Mapping[str, Any]) -> WhisperConfig:
     return WhisperConfig(**read_fields(fields, FIELDS), names=TRANSFORMERS)
 
 
-def build(config: WhisperConfig, request: Request) -> Graph:
+def build(config: WhisperConfig, request: GraphRequest) -> Graph:
     """Make the graph; its spectrogram has the extent that the table of positions has."""
     check_request(request, config.n_audio_ctx, "the positions that the encoder has: pad the spectrogram with silence")
     return whisper_encoder(config, request.batch)
@@ -69,7 +69,7 @@ def sources(config: WhisperConfig) -> Sources:
     return sources_of(whisper_encoder(config), "model." if config.names == TRANSFORMERS else "")
 
 
-FAMILY = Family(
+WHISPER_FAMILY = Family(
     ("whisper",), config, build, sources, ("inference",), "model.",
     ("model.decoder.*", "decoder.*", "proj_out.weight"), length=lambda config: config.n_audio_ctx, assumed="",
 )  # fmt: skip

@@ -8,13 +8,13 @@ from typing import Any, cast
 from gdlab.base.errors import ArgumentError
 from gdlab.graph import Graph
 from gdlab.models.bert import BERT, Mode, Task, TextConfig, TextNames, text_encoder
-from gdlab.models.encoder import BlockNames
+from gdlab.models.encoder_block import BlockNames
 from gdlab.models.family import (
     WHERE,
     Family,
     Field,
     Fields,
-    Request,
+    GraphRequest,
     Sources,
     anything,
     flag,
@@ -23,7 +23,7 @@ from gdlab.models.family import (
     positive,
     read_fields,
 )
-from gdlab.models.names.encoders import (
+from gdlab.models.names.encoder_names import (
     activation,
     architecture,
     check_training,
@@ -123,7 +123,7 @@ def distilbert(fields: Mapping[str, Any]) -> TextConfig:
                       dense_activation="relu", names=DISTILBERT)  # fmt: skip
 
 
-def build(config: TextConfig, request: Request) -> Graph:
+def build(config: TextConfig, request: GraphRequest) -> Graph:
     """Make the graph."""
     check_training(request, config.trainable)
     if request.length > config.longest:

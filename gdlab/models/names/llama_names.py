@@ -7,7 +7,16 @@ from typing import Any
 
 from gdlab.models.family import Family, Field, Fields, flag, read_fields
 from gdlab.models.lm import TransformerLmConfig
-from gdlab.models.names.lm import ATTENTION, FEED_FORWARD, FIELDS, IGNORED, LM_MODES, build_lm, lm_config, same_names
+from gdlab.models.names.lm_names import (
+    ATTENTION,
+    FEED_FORWARD,
+    FIELDS,
+    IGNORED,
+    LM_MODES,
+    build_lm,
+    lm_config,
+    same_names,
+)
 
 LLAMA: Fields = FIELDS | {
     "attention_bias": Field("attention_bias", flag, False),
@@ -22,7 +31,7 @@ def config(fields: Mapping[str, Any]) -> TransformerLmConfig:
     return lm_config(values, biases=(ATTENTION if attention else ()) + (FEED_FORWARD if feed_forward else ()))
 
 
-FAMILY = Family(
+LLAMA_FAMILY = Family(
     ("llama",),
     config,
     build_lm,

@@ -27,7 +27,7 @@ from gdlab.graph.source import Location
 from gdlab.load.pt2.archive import WHERE
 from gdlab.load.pt2.build import as_written, built, quoted
 from gdlab.load.pt2.live import Saved, exported, written_back
-from gdlab.load.pt2.program import Program, read
+from gdlab.load.pt2.program import ExportedProgram, read
 from gdlab.load.shared import Malformed, Unsupported
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def load_torch(module: Any, *example_inputs: Any, train: bool = False) -> TorchM
         raise
 
 
-def _read(source: Any) -> Program:
+def _read(source: Any) -> ExportedProgram:
     if isinstance(source, (bytes, bytearray, memoryview)):
         return read(bytes(source), len(source))
     try:
@@ -108,9 +108,13 @@ def _read(source: Any) -> Program:
 
 
 def _loaded(
-    where: str, make: Callable[[], Program], train: bool, places: Callable[[Program], Callable[[Location], Location]],
-    module: object | None, notes: tuple[str, ...],
-) -> TorchModel:  # fmt: skip
+    where: str,
+    make: Callable[[], ExportedProgram],
+    train: bool,
+    places: Callable[[ExportedProgram], Callable[[Location], Location]],
+    module: object | None,
+    notes: tuple[str, ...],
+) -> TorchModel:
     """The model of a program; all that can go wrong is one `LoadError`."""
     try:
         program = make()

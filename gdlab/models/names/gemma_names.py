@@ -10,7 +10,7 @@ from typing import Any
 from gdlab.base.errors import LoadError
 from gdlab.models.family import WHERE, Family, Field, Fields, Sources, flag, natural, optional, positive, read_fields
 from gdlab.models.lm import TransformerLmConfig
-from gdlab.models.names.lm import (
+from gdlab.models.names.lm_names import (
     ATTENTION,
     FIELDS,
     IGNORED,

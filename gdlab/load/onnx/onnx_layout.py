@@ -12,12 +12,12 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.types import Shape
 from gdlab.graph import Value
-from gdlab.load.onnx.tensor import Call, Home, Table, Tensor, axis_of, fitted, known
+from gdlab.load.onnx.tensor import GraphParameters, OnnxCall, Table, Tensor, axis_of, fitted, known
 from gdlab.load.shared import Malformed, Unsupported, common
 
 
 # moves on either kind of tensor ---------------------------------------------------------------------------------------
-def reshaped(home: Home, x: Tensor, shape: Shape) -> Tensor:
+def reshaped(home: GraphParameters, x: Tensor, shape: Shape) -> Tensor:
     """The elements of x in row-major order."""
     if math.prod(shape) != x.size:
         raise Malformed("shape", list(shape), f"{x.size} elements, as in {list(x.shape)}")
@@ -29,7 +29,7 @@ def reshaped(home: Home, x: Tensor, shape: Shape) -> Tensor:
     return fitted(home.value(x), shape, x.kind)
 
 
-def permuted(home: Home, x: Tensor, perm: Sequence[int]) -> Tensor:
+def permuted(home: GraphParameters, x: Tensor, perm: Sequence[int]) -> Tensor:
     """Axis i of the result is axis perm[i] of x."""
     if sorted(perm) != list(range(len(x.shape))):
         raise Malformed("perm", list(perm), f"each of {len(x.shape)} axes once")
@@ -44,7 +44,7 @@ def permuted(home: Home, x: Tensor, perm: Sequence[int]) -> Tensor:
     return Tensor(shape, x.kind, ops.permute(value, tuple(perm)))
 
 
-def broadcast(home: Home, x: Tensor, shape: Shape) -> Tensor:
+def broadcast(home: GraphParameters, x: Tensor, shape: Shape) -> Tensor:
     """x repeated to `shape`, which it must broadcast to."""
     if common(x.shape, shape) != shape:
         raise Malformed("shape", list(shape), f"a shape to which {list(x.shape)} broadcasts")
@@ -54,7 +54,7 @@ def broadcast(home: Home, x: Tensor, shape: Shape) -> Tensor:
     return x if shape == x.shape else Tensor(shape, x.kind, ops.broadcast_to(home.value(x), shape or (1,)))
 
 
-def taken(home: Home, x: Tensor, axis: int, places: Sequence[int]) -> Tensor:
+def taken(home: GraphParameters, x: Tensor, axis: int, places: Sequence[int]) -> Tensor:
     """Elements at these places along an axis: a slice where they are evenly spaced, else gathered."""
     n, at = x.shape[axis], _even(places)
     shape = (*x.shape[:axis], len(at), *x.shape[axis + 1 :])
@@ -82,7 +82,7 @@ def _even(places: Sequence[int]) -> Sequence[int]:
     return places if even is None or list(even) != list(places) else even
 
 
-def padded(home: Home, x: Tensor, lo: Sequence[int], hi: Sequence[int], fill: float) -> Tensor:
+def padded(home: GraphParameters, x: Tensor, lo: Sequence[int], hi: Sequence[int], fill: float) -> Tensor:
     """So many elements `fill` at the ends of every axis; a negative number takes some away."""
     for axis, (a, b) in enumerate(zip(lo, hi, strict=True)):
         if a < 0 or b < 0:
@@ -99,7 +99,7 @@ def padded(home: Home, x: Tensor, lo: Sequence[int], hi: Sequence[int], fill: fl
 
 
 # shapes ---------------------------------------------------------------------------------------------------------------
-def _reshape(call: Call) -> Tensor:
+def _reshape(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     target = call.static_ints(1) if len(call.inputs) > 1 else call.integers("shape")  # before opset 5 an attribute
     if target is None:
@@ -116,14 +116,14 @@ def _reshape(call: Call) -> Tensor:
     return reshaped(call.home, x, tuple(x.size // rest if n == -1 else n for n in target))
 
 
-def _flatten(call: Call) -> Tensor:
+def _flatten(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     rank, axis = len(x.shape), call.integer("axis", 1)
     axis = rank if axis == rank else axis_of(axis, rank)
     return reshaped(call.home, x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
 
 
-def _axes(call: Call, rank: int) -> tuple[int, ...] | None:
+def _axes(call: OnnxCall, rank: int) -> tuple[int, ...] | None:
     """Axes of Squeeze and Unsqueeze: an input since opset 13, an attribute before."""
     given = call.static_ints(1) if len(call.inputs) > 1 else call.integers("axes")
     axes = None if given is None else tuple(axis_of(axis, rank) for axis in given)
@@ -132,7 +132,7 @@ def _axes(call: Call, rank: int) -> tuple[int, ...] | None:
     return axes
 
 
-def _squeeze(call: Call) -> Tensor:
+def _squeeze(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     axes = _axes(call, len(x.shape))
     axes = tuple(i for i, n in enumerate(x.shape) if n == 1) if axes is None else axes
@@ -141,7 +141,7 @@ def _squeeze(call: Call) -> Tensor:
     return reshaped(call.home, x, tuple(n for i, n in enumerate(x.shape) if i not in axes))
 
 
-def _unsqueeze(call: Call) -> Tensor:
+def _unsqueeze(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     given = call.static_ints(1) if len(call.inputs) > 1 else call.integers("axes")
     axes = _axes(call, len(x.shape) + len(given or ()))
@@ -152,18 +152,18 @@ def _unsqueeze(call: Call) -> Tensor:
     return reshaped(call.home, x, shape)
 
 
-def _transpose(call: Call) -> Tensor:
+def _transpose(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     perm = call.integers("perm")
     return permuted(call.home, x, tuple(range(len(x.shape)))[::-1] if perm is None else perm)
 
 
-def _expand(call: Call) -> Tensor:
+def _expand(call: OnnxCall) -> Tensor:
     x, target = call.tensor(0), call.static_ints(1)
     return broadcast(call.home, x, common(x.shape, target or ()))
 
 
-def _tile(call: Call) -> Tensor:
+def _tile(call: OnnxCall) -> Tensor:
     x, repeats = call.tensor(0), call.static_ints(1) or ()
     if len(repeats) != len(x.shape) or min(repeats, default=1) < 0:
         raise Malformed("repeats", list(repeats), f"one for each of {len(x.shape)} axes")
@@ -180,11 +180,11 @@ def _tile(call: Call) -> Tensor:
     return fitted(value, tuple(n * r for n, r in zip(x.shape, repeats, strict=True)), x.kind)
 
 
-def _identity(call: Call) -> Tensor:
+def _identity(call: OnnxCall) -> Tensor:
     return call.tensor(0)
 
 
-def _dropout(call: Call) -> Sequence[Tensor]:
+def _dropout(call: OnnxCall) -> Sequence[Tensor]:
     x, training = call.tensor(0), call.static(2)
     if training is not None and training.any() and call.static(1) is not None and np.any(call.static(1)):
         raise Unsupported("dropout while training")
@@ -194,7 +194,7 @@ def _dropout(call: Call) -> Sequence[Tensor]:
 
 
 # pieces ---------------------------------------------------------------------------------------------------------------
-def joined(home: Home, parts: Sequence[Tensor], axis: int) -> Tensor:
+def joined(home: GraphParameters, parts: Sequence[Tensor], axis: int) -> Tensor:
     if all(t.known for t in parts):
         home.check_size((sum(t.size for t in parts),))
         return known(np.concatenate([np.asarray(t.array) for t in parts], axis), parts[0].kind)
@@ -205,7 +205,7 @@ def joined(home: Home, parts: Sequence[Tensor], axis: int) -> Tensor:
     return Tensor(shape, parts[0].kind, values[0] if len(values) == 1 else ops.concat(values, axis))
 
 
-def _concat(call: Call) -> Tensor:
+def _concat(call: OnnxCall) -> Tensor:
     parts = [call.tensor(i) for i in range(max(1, len(call.inputs)))]
     axis = axis_of(call.integer("axis"), len(parts[0].shape))
     if any(len(t.shape) != len(parts[0].shape) for t in parts):
@@ -213,7 +213,7 @@ def _concat(call: Call) -> Tensor:
     return joined(call.home, [t for t in parts if t.size] or parts[:1], axis)
 
 
-def _split(call: Call) -> Sequence[Tensor]:
+def _split(call: OnnxCall) -> Sequence[Tensor]:
     x = call.tensor(0)
     axis, count = axis_of(call.integer("axis"), len(x.shape)), len(call.node.outputs)
     n = x.shape[axis]
@@ -227,14 +227,14 @@ def _split(call: Call) -> Sequence[Tensor]:
     return [_part(call.home, x, axis, range(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
 
 
-def _part(home: Home, x: Tensor, axis: int, places: range) -> Tensor:
+def _part(home: GraphParameters, x: Tensor, axis: int, places: range) -> Tensor:
     """Elements at these places; of none a constant without elements, which is left out where it is joined."""
     if places:
         return taken(home, x, axis, places)
     return replace(known(np.zeros((*x.shape[:axis], 0, *x.shape[axis + 1 :])), x.kind), dtype=x.dtype)
 
 
-def _slice(call: Call) -> Tensor:
+def _slice(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     if len(call.inputs) > 1:
         starts, stops, axes, steps = (call.static_ints(i) for i in (1, 2, 3, 4))
@@ -252,7 +252,7 @@ def _slice(call: Call) -> Tensor:
     return x
 
 
-def _gather(call: Call) -> Tensor:
+def _gather(call: OnnxCall) -> Tensor:
     x, places = call.tensor(0), call.tensor(1)
     axis = axis_of(call.integer("axis"), len(x.shape))
     n, shape = x.shape[axis], (*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
@@ -267,7 +267,7 @@ def _gather(call: Call) -> Tensor:
     return fitted(rows, shape, x.kind)
 
 
-def _pad(call: Call) -> Tensor:
+def _pad(call: OnnxCall) -> Tensor:
     x, rank = call.tensor(0), len(call.tensor(0).shape)
     pads = call.static_ints(1) if len(call.inputs) > 1 else call.integers("pads") or call.integers("paddings")
     fill = call.static(2) if len(call.inputs) > 1 else np.float32(call.real("value"))
@@ -287,7 +287,7 @@ def _pad(call: Call) -> Tensor:
 _MODES: dict[str, Any] = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
 
 
-def _mirrored(home: Home, x: Tensor, lo: Sequence[int], hi: Sequence[int], mode: str) -> Tensor:
+def _mirrored(home: GraphParameters, x: Tensor, lo: Sequence[int], hi: Sequence[int], mode: str) -> Tensor:
     """A border of elements of x itself."""
     if mode not in _MODES:
         raise Malformed("mode", repr(mode), "constant, reflect, edge or wrap")
@@ -300,19 +300,19 @@ def _mirrored(home: Home, x: Tensor, lo: Sequence[int], hi: Sequence[int], mode:
     return x
 
 
-def repeated_blocks(home: Home, x: Tensor, axis: int, block: int, extent: int) -> Tensor:
+def repeated_blocks(home: GraphParameters, x: Tensor, axis: int, block: int, extent: int) -> Tensor:
     """Every entry of an axis `block` times, up to `extent` entries."""
     return taken(home, x, axis, [i // block for i in range(extent)])
 
 
 # constants ------------------------------------------------------------------------------------------------------------
-def _shape(call: Call) -> Tensor:
+def _shape(call: OnnxCall) -> Tensor:
     x = call.tensor(0)
     start, end = call.integer("start"), call.node.attrs.get("end")
     return known(np.array(x.shape[slice(start, end)], np.int64), "int")
 
 
-def _constant(call: Call) -> Tensor:
+def _constant(call: OnnxCall) -> Tensor:
     forms: dict[str, Callable[[Any], Any]] = {
         "value": lambda t: t, "value_float": np.float32, "value_floats": lambda v: np.array(v, np.float32),
         "value_int": np.int64, "value_ints": lambda v: np.array(v, np.int64),
@@ -324,7 +324,7 @@ def _constant(call: Call) -> Tensor:
     raise Malformed("value", "none", "a value")
 
 
-def _constant_of_shape(call: Call) -> Tensor:
+def _constant_of_shape(call: OnnxCall) -> Tensor:
     shape, value = call.static_ints(0) or (), call.node.attrs.get("value")
     if min(shape, default=1) < 0:
         raise Malformed("shape", list(shape), "extents ≥ 0")
@@ -335,7 +335,7 @@ def _constant_of_shape(call: Call) -> Tensor:
     return replace(known(np.full(shape, np.asarray(fill.array).reshape(-1)[0]), fill.kind), dtype=fill.dtype)
 
 
-def _range(call: Call) -> Tensor:
+def _range(call: OnnxCall) -> Tensor:
     start, stop, step = (np.asarray(call.static(i)).reshape(-1)[0] for i in range(3))
     if step == 0:
         raise Malformed("delta", step, "a number other than 0")
@@ -343,7 +343,7 @@ def _range(call: Call) -> Tensor:
     return known(np.arange(start, stop, step), call.tensor(0).kind)
 
 
-def _trilu(call: Call) -> Tensor:
+def _trilu(call: OnnxCall) -> Tensor:
     x, k = call.tensor(0), call.static_ints(1) or (0,)
     call.home.check_size(x.shape[-2:])
     keep = (np.triu if call.integer("upper", 1) else np.tril)(np.ones(x.shape[-2:], np.bool_), k[0])
