@@ -187,6 +187,41 @@ def test_nothing_is_cut_at_opening(page: Page, host: str) -> None:
     assert whole >= len(view_networks.NETWORKS), "most pictures fit"
 
 
+@pytest.mark.parametrize("name", view_networks.BRANCHED)
+def test_what_does_not_fit_is_folded_alike_in_both_panes_and_in_lanes(page: Page, name: str) -> None:
+    """F1, F5: closed groups are drawn at any density; the gradient of one op is a box where its ops do not fit."""
+    document = shown(view_networks.BRANCHED[name], train=True)
+    for show in ("graph", "grad"):
+        mount(page, document.with_view({"show": [show]}))
+        page.set_viewport_size({"width": WIDTHS["notebook"] + 16, "height": 900})
+        page.wait_for_function("() => new Promise(done => setTimeout(() => requestAnimationFrame(done), 60))")
+        cameras = [each for each in page.locator(".gd-camera").all() if each.is_visible()]
+        found = [camera.evaluate(CUT) for camera in cameras]
+        if name == "experts":  # four branches side by side are wider than a pane
+            assert all(sum(each["gone"].values()) <= (3 if show == "graph" else 12) for each in found), found
+        else:
+            assert [each["gone"] for each in found] == [{"left": 0, "right": 0}] * len(found), found
+        closed = [camera.locator(".gd-box:has(.gd-sheet)").evaluate_all(LABELS) for camera in cameras]
+        if show == "graph":
+            assert closed[0] == closed[1]
+        elif name in ("unet", "vae"):
+            assert {"∂bce_loss", "∂sigmoid"} <= set(closed[0])
+            box = cameras[0].locator(".gd-box", has_text="∂bce_loss").first
+            row = cameras[0].locator(".gd-box", has_text=re.compile("^.{0,2}bce_loss")).first
+            top = "e => Math.round(e.getBoundingClientRect().y)"
+            assert abs(box.evaluate(top) - row.evaluate(top)) <= 4
+            box.dblclick()
+            assert cameras[0].locator(".gd-box", has_text="clamp").count() > 0
+
+
+def test_calls_of_one_function_are_told_apart_by_what_they_return(page: Page) -> None:
+    """F5: never five boxes of one text."""
+    mount(page, shown(view_networks.unet, train=True).with_view({"show": ["grad"]}))
+    boxes = page.locator('[data-pane="lanes"] .gd-box:has(.gd-sheet):has(.gd-op:text-is("double"))')
+    names = boxes.locator(".gd-given").all_text_contents()
+    assert sorted(name for name in names if name) == ["d1", "d2", "mid", "u1", "u2"]
+
+
 def test_a_pane_takes_the_fullest_density_that_fits(page: Page) -> None:
     """Wider panes show more texts; a pane of which the last density leaves a part says how much, and goes there."""
     mount(page, shown(view_networks.gated, train=True))

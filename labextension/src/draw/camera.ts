@@ -80,7 +80,10 @@ export class CameraGroup {
     // At a smaller scale more rows are in sight: what is shared may ask for fewer texts in a pane.
     const dense = shown.map(camera => camera.densest(zoom));
     shown.forEach((camera, i) => camera.show(dense[i]!));
-    return shown.some(camera => !camera.fitsAt(zoom) && camera.fold()) ? null : zoom;
+    const tight = shown.filter(camera => !camera.fitsAt(zoom));
+    // The two of a comparison are open alike.
+    const folded = (tight.length > 0 && this.level ? shown : tight).filter(camera => camera.fold());
+    return folded.length > 0 ? null : zoom;
   }
 
   /** Bring the others of a comparison to the height of this one. */

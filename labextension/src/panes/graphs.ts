@@ -3,7 +3,7 @@
 import type { Built } from "../doc/adjoints.ts";
 import type { GraphDoc, Layout, Stage } from "../doc/doc.ts";
 import { plural } from "../doc/format.ts";
-import { brackets, folded, opened, type Folded } from "../doc/groups.ts";
+import { brackets, folded, innermost, opened, type Folded } from "../doc/groups.ts";
 import { LINE, NODE, ROW } from "../doc/metrics.ts";
 import { Camera, type CameraGroup, type Sheets } from "../draw/camera.ts";
 import { all, div, h, listen, paragraph, replace, s, type Child } from "../draw/dom.ts";
@@ -105,14 +105,6 @@ function dressOf({ stage, fold }: View, painted: Painted | null, grouped: boolea
 function inside({ groups }: Stage, group: number, outer: number): boolean {
   while (group >= 0 && group !== outer) group = groups[group]!.parent;
   return group >= 0;
-}
-
-/** Those of the open groups that lie deepest. */
-function innermost({ groups }: Stage, open: ReadonlySet<number>): number[] {
-  const depth: number[] = [];
-  groups.forEach(({ parent }, g) => (depth[g] = parent < 0 ? 0 : depth[parent]! + 1));
-  const most = Math.max(...[...open].map(g => depth[g]!));
-  return [...open].filter(g => depth[g] === most);
 }
 
 /** The group that an event points at. */
@@ -356,7 +348,7 @@ class PicturePane implements Pane {
   /** Close the innermost groups where the picture does not fit its pane as it opens. */
   #close(): boolean {
     const open = this.#open;
-    if (!open || open.toggled || open.groups.size === 0) return false;
+    if (!open || open.toggled || open.groups.size === 0 || open.stage.nodes.some(({ lines }) => lines)) return false;
     for (const group of innermost(open.stage, open.groups)) open.groups.delete(group);
     queueMicrotask(() => {
       this.#camera?.el.remove(); // nobody asked for it: nothing glides
