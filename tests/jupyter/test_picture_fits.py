@@ -278,6 +278,33 @@ def test_lanes_open_at_the_loss_and_follow_the_stepper(page: Page, make: Callabl
         page.locator('[data-command="autodiff-next"]').dispatch_event("click")
 
 
+def test_lanes_wider_than_their_pane_open_with_the_loss_and_its_first_adjoint(page: Page) -> None:
+    """F4: the lowest rows are whole, whatever leaves the pane above them."""
+    mount(page, shown(view_networks.experts, train=True).with_view({"show": ["grad"]}))
+    page.set_viewport_size({"width": WIDTHS["notebook"] + 16, "height": 900})
+    page.wait_for_function("() => new Promise(done => setTimeout(() => requestAnimationFrame(done), 60))")
+    camera = page.locator('[data-pane="lanes"] .gd-camera')
+    found = camera.evaluate(CUT)
+    assert sum(found["gone"].values()) > 0, "it does not fit"
+    inside = """camera => ['mse_loss', '∂mse_loss'].map(op => {
+      const box = [...camera.querySelectorAll('.gd-box')].find(e => e.querySelector('.gd-op').textContent === op);
+      const [r, frame] = [box, camera].map(e => e.getBoundingClientRect());
+      return r.left >= frame.left && r.right <= frame.right && r.bottom <= frame.bottom; })"""
+    assert camera.evaluate(inside) == [True, True]
+
+
+def test_the_tools_of_a_narrow_view_stand_in_one_line_or_two(page: Page) -> None:
+    """Docked beside a notebook of 1440 px, and in the cell beside it: no list is narrower than its text."""
+    mount(page, shown(networks.mlp, train=True))
+    tools = page.locator(".gd-tools > :is(input, select)")
+    for width, lines in ((547, [0, 0, 0, 0]), (430, [0, 1, 1, 1])):
+        page.locator(".gdlab").evaluate("(e, width) => { e.style.width = `${width}px`; }", width)
+        places = tools.evaluate_all("all => all.map(e => [e.getBoundingClientRect().top, e.offsetWidth])")
+        tops = sorted({top for top, _ in places})
+        assert [tops.index(top) for top, _ in places] == lines
+        assert all(wide >= 115 for _, wide in places[1:3]), places
+
+
 # F5: modules first ---------------------------------------------------------------------------------------------------
 LABELS = "all => all.map(e => e.querySelector('.gd-op').textContent)"
 

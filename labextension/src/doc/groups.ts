@@ -8,7 +8,7 @@ import { joined } from "./union.ts";
 const ADJOINT = "adjoint"; // kind of a group
 
 const MANY = 60, // boxes
-  LEAST = 4; // ops that one gradient rule added, as a group
+  LEAST = 3; // ops that one gradient rule added, as a group
 
 /** The groups of a stage with one for each op whose gradient rule added several others: `∂softmax`. Gradients of
  * parameters stay out of it. Nodes are given their group. */

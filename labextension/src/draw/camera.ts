@@ -5,7 +5,7 @@ import type { Rect } from "./cells.ts";
 import { boxOf, div, h, handled, listen } from "./dom.ts";
 import { MANY, type Picture } from "./graph.ts";
 import { More } from "./more.ts";
-import { between, ends, fits, holesOf, linesOf, opening, placesOf, READABLE, ZOOMS } from "./reach.ts";
+import { between, ends, fits, holesOf, linesOf, lowest, opening, placesOf, READABLE, ZOOMS } from "./reach.ts";
 
 const CLOSEST = 3,
   FARTHEST = 0.02,
@@ -449,8 +449,8 @@ export class Camera {
     return Math.max(0, top);
   }
 
-  /** Begin with the rows in sight in the middle of a pane that the picture is wider than, else with its axis; lanes at
-   * the first lane if it fits. */
+  /** Begin with the rows in sight in the middle of a pane that the picture is wider than, else with its axis; lanes as
+   * far left as their lowest rows allow. */
   center(): void {
     const { zoom } = this.group,
       start = this.#start,
@@ -458,8 +458,10 @@ export class Camera {
     if (start > 0) this.el.scrollTop = start * zoom;
     if (this.width * zoom > this.across) {
       const places = this.taken,
-        reached = (all: typeof places) => ends(between(all, start, start + (this.#high - this.head) / zoom)),
-        reach = reached(places);
+        seen = (all: typeof places) => between(all, start, start + (this.#high - this.head) / zoom),
+        reached = (all: typeof places) => ends(seen(all)),
+        reach = reached(places),
+        low = this.head > 0 ? lowest(seen(places), this.across / zoom) : null;
       if (reach) reach[0] = this.picture.bracketed ? 0 : reach[0] - this.#margin;
       if (reach && (reach[1] - reach[0]) * zoom <= this.across) {
         // Lines are good to see where boxes leave room.
@@ -468,7 +470,8 @@ export class Camera {
           [least, most] = [reach[1] * zoom + EDGE - this.across, reach[0] * zoom - EDGE];
         this.el.scrollLeft = Math.max(least, Math.min(most, middle));
       }
-      else this.el.scrollLeft = this.head > 0 && axis < 0.9 * this.across ? 0 : axis - this.across / 2;
+      // Lanes are read from the loss upwards.
+      else this.el.scrollLeft = low ? low[1] * zoom + EDGE - this.across : axis - this.across / 2;
     }
     this.more.place();
   }

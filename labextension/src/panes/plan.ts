@@ -104,7 +104,7 @@ class PlanPane implements Pane {
       context,
       "trace",
       "time every dispatch",
-      plan.times ? "time again" : "time",
+      plan.times ? "measure again" : "measure",
       "times every dispatch over 3 steps",
       () => ({ steps: 3 }),
       () => {},
