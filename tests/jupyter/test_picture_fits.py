@@ -14,7 +14,7 @@ from bare_page import mount, open_tab
 from browser import settled
 from playwright.sync_api import Page
 
-from gdlab import models
+from gdlab import models, ops
 from gdlab.graph import Graph
 from gdlab.op.cost import priced
 from gdlab.study.study import Study
@@ -214,6 +214,18 @@ def test_what_does_not_fit_is_folded_alike_in_both_panes_and_in_lanes(page: Page
             assert cameras[0].locator(".gd-box", has_text="clamp").count() > 0
 
 
+def test_a_series_in_pieces_says_which_of_its_blocks_each_piece_is(page: Page) -> None:
+    """F5: three parts of a layer, each read by what stands outside of it, are no `part ×3` three times."""
+    with Graph() as g:
+        h = ops.input("x", (8, 16))
+        for i in range(3):
+            h = ops.softmax(ops.relu(h @ ops.parameter(f"part{i}.a", (16, 16))) @ ops.parameter(f"part{i}.b", (16, 16)))
+        g.output(h.sum_all())
+    mount(page, Study(g, device="cpu", name="parts").doc.with_view({"depth": 0}))
+    closed = page.locator('[data-pane="before"] .gd-box:has(.gd-sheet)')
+    assert closed.evaluate_all(LABELS) == ["part0", "part1", "part2"]
+
+
 def test_calls_of_one_function_are_told_apart_by_what_they_return(page: Page) -> None:
     """F5: never five boxes of one text."""
     mount(page, shown(view_networks.unet, train=True).with_view({"show": ["grad"]}))
@@ -317,7 +329,8 @@ def test_a_large_model_opens_by_modules(page: Page) -> None:
     assert boxes.count() <= 12 and page.locator('[data-pane="after"] .gd-box').count() <= 12
     mount(page, shown(models.resnet18, train=True).with_view({"show": ["grad"]}))
     lanes = page.locator('[data-pane="lanes"] .gd-box:has(.gd-sheet)')
-    assert sorted(lanes.evaluate_all(LABELS)) == sorted(2 * ["stem", "layer1", "layer2", "layer3", "layer4"])
+    modules = ["stem", "layer1", "layer2", "layer3", "layer4"]
+    assert sorted(lanes.evaluate_all(LABELS)) == sorted([*2 * modules, "∂global_avg_pool"])
     rows = lanes.evaluate_all("all => all.map(e => Math.round(e.getBoundingClientRect().y))")
     by_label: dict[str, set[int]] = {}
     for label, y in zip(lanes.evaluate_all(LABELS), rows, strict=True):

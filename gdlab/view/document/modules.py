@@ -57,6 +57,8 @@ def _between(before: Path, after: Path, op: str) -> Path:
     if REGISTRY[op].family != "elementwise":
         return shared
     number = next((k for k in range(len(shared), len(before)) if before[k].isdecimal()), None)
+    if number is None and len(shared) < len(before) and before[-1][-1:].isdecimal():
+        number = len(before) - 1  # `block0`
     return shared if number is None else before[: number + 1]
 
 

@@ -3,7 +3,6 @@
 import { withAdjoints } from "./groups.ts";
 import { gradientLines, valueLines } from "./valuelines.ts";
 import { gunzip } from "./gunzip.ts";
-import { restored } from "./shortened.ts";
 import type {
   BoxRecord,
   GraphDoc,
@@ -38,6 +37,7 @@ import {
   TYPES,
   WIRES,
 } from "./records.ts";
+import { restored } from "./shortened.ts";
 import type {
   Allreduce,
   Edge,

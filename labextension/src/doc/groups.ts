@@ -17,10 +17,10 @@ export function withAdjoints(
   groups: GroupRow[],
   gradients: ReadonlyMap<number, string>,
 ): GroupRow[] {
-  const added = new Map<number, NodeRecord[]>(),
-    isOp = (node: NodeRecord | undefined) => node !== undefined && node.inputs.length > 0;
+  const added = new Map<number, NodeRecord[]>();
   nodes.forEach((node, i) => {
-    if (node.lane !== "adjoint" || !isOp(node) || !isOp(nodes[node.twin]) || gradients.has(i)) return;
+    const of = nodes[node.twin];
+    if (node.lane !== "adjoint" || !node.inputs.length || !of?.inputs.length || gradients.has(i)) return;
     if (!added.get(node.twin)?.push(node)) added.set(node.twin, [node]);
   });
   for (const [twin, all] of added) {
@@ -230,9 +230,20 @@ export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>, f
   };
 }
 
+/** The groups directly in a group that these nodes lie in. */
+function childrenIn({ groups, nodes }: Stage, g: number, members: readonly number[]): number[] {
+  const found = new Set<number>();
+  for (const i of members)
+    for (let at = nodes[i]!.group; at >= 0 && at !== g; at = groups[at]!.parent)
+      if (groups[at]!.parent === g && groups[at]!.kind !== ADJOINT) found.add(at);
+  return [...found];
+}
+
 function groupNode(doc: GraphDoc, stage: Stage, g: number, label: string, members: number[]): NodeRecord {
-  const { repeat, kind } = stage.groups[g]!,
+  const { kind, repeat: all } = stage.groups[g]!,
     last = stage.nodes[members.at(-1)!]!,
+    inside = all > 1 ? childrenIn(stage, g, members) : [],
+    repeat = inside.length || all,
     times = repeat > 1 ? `×${whole(repeat)}` : "",
     // The call of a function is told from others by the name of what it returned.
     own = kind === "call" && last.lane === "forward",
@@ -240,7 +251,9 @@ function groupNode(doc: GraphDoc, stage: Stage, g: number, label: string, member
     type = doc.types[last.type]?.text ?? "",
     told = (written: string) => `${plural(members.length, "node")}, ${written}`;
   const text = told(type).length > LINE_CUT ? told(type.replaceAll(", ", ",")) : told(type);
-  const plain = { op: label, family: "movement", lines: undefined };
+  // One block of a series whose blocks do not follow each other.
+  const op = inside.length === 1 ? stage.groups[inside[0]!]!.label : label;
+  const plain = { op, family: "movement", lines: undefined };
   return { ...last, ...names, ...plain, flags: ["group"], told: text };
 }
 

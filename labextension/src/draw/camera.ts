@@ -459,13 +459,12 @@ export class Camera {
     if (this.width * zoom > this.across) {
       const places = this.taken,
         seen = (all: typeof places) => between(all, start, start + (this.#high - this.head) / zoom),
-        reached = (all: typeof places) => ends(seen(all)),
-        reach = reached(places),
+        reach = ends(seen(places)),
         low = this.head > 0 ? lowest(seen(places), this.across / zoom) : null;
       if (reach) reach[0] = this.picture.bracketed ? 0 : reach[0] - this.#margin;
       if (reach && (reach[1] - reach[0]) * zoom <= this.across) {
         // Lines are good to see where boxes leave room.
-        const all = reached(places.concat(this.#layout ? this.#inFrame(linesOf(this.#layout)) : []))!,
+        const all = ends(seen(places.concat(this.#inFrame(linesOf(this.#layout!)))))!,
           middle = ((Math.min(reach[0], all[0]) + all[1]) / 2) * zoom - this.across / 2,
           [least, most] = [reach[1] * zoom + EDGE - this.across, reach[0] * zoom - EDGE];
         this.el.scrollLeft = Math.max(least, Math.min(most, middle));
