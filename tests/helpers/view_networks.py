@@ -8,7 +8,7 @@ import networks
 import onnx_models
 
 from gdlab import load_onnx, models, ops
-from gdlab.graph import Graph
+from gdlab.graph import Graph, Value
 
 
 def mlp_in_a_loop() -> Graph:
@@ -79,6 +79,72 @@ def unrolled_gru(steps: int = 3) -> Graph:
     return g
 
 
+def unet() -> Graph:
+    """Two levels down and up again with what was kept on the way down, by functions of a person's own."""
+
+    def conv(h: Value, name: str, channels: int, k: int = 3) -> Value:
+        z = ops.conv2d(h, ops.parameter(f"{name}.w", (channels, h.shape[1], k, k)), padding=k // 2)
+        return ops.add_per_channel(z, ops.parameter(f"{name}.b", (channels,)))
+
+    def double(h: Value, name: str, channels: int) -> Value:
+        return ops.relu(conv(ops.relu(conv(h, f"{name}.0", channels)), f"{name}.1", channels))
+
+    with Graph() as g:
+        x, target = ops.input("x", (4, 3, 32, 32)), ops.input("target", (4, 1, 32, 32))
+        d1 = double(x, "down1", 16).named("d1")
+        d2 = double(ops.max_pool_2d(d1, 2, 2), "down2", 32).named("d2")
+        middle = double(ops.max_pool_2d(d2, 2, 2), "mid", 64).named("mid")
+        u2 = double(ops.concat([ops.upsample_2x(middle), d2], 1), "up2", 32).named("u2")
+        u1 = double(ops.concat([ops.upsample_2x(u2), d1], 1), "up1", 16).named("u1")
+        g.output(ops.bce_loss(ops.sigmoid(conv(u1, "head", 1, 1)), target))
+    return g
+
+
+def experts() -> Graph:
+    """A mixture of four experts in a loop, their results weighed by a softmax and added to the input."""
+    with Graph() as g:
+        x, target = ops.input("x", (64, 32)), ops.input("target", (64, 32))
+        gate, y = ops.softmax(x @ ops.parameter("router", (32, 4))), x
+        for i in range(4):
+            h = ops.relu(x @ ops.parameter(f"expert{i}.w1", (32, 64)) + ops.parameter(f"expert{i}.b1", (64,)))
+            y = y + (h @ ops.parameter(f"expert{i}.w2", (64, 32))) * gate[:, i : i + 1]
+        g.output(ops.mse_loss(y, target))
+    return g
+
+
+def two_towers() -> Graph:
+    """Images and texts through one function, each to a unit vector, and the contrastive loss of both."""
+
+    def tower(h: Value, name: str) -> Value:
+        h = ops.gelu(h @ ops.parameter(f"{name}.fc1", (48, 64)) + ops.parameter(f"{name}.bias1", (64,)))
+        h = h @ ops.parameter(f"{name}.fc2", (64, 32))
+        return h / ops.sqrt((h * h).sum_inner() + 1e-6)
+
+    with Graph() as g:
+        image = tower(ops.input("image", (16, 48)), "image_encoder").named("images")
+        text = tower(ops.input("text", (16, 48)), "text_encoder").named("texts")
+        logits, labels = (image @ text.T) * 14.3, ops.input("labels", (16, 16))
+        g.output(0.5 * (ops.cross_entropy_loss(logits, labels) + ops.cross_entropy_loss(logits.T, labels)))
+    return g
+
+
+def autoencoder() -> Graph:
+    """A variational autoencoder: mean and variance of a code, a sample of it, and two losses."""
+
+    def linear(h: Value, name: str, width: int) -> Value:
+        return h @ ops.parameter(f"{name}.w", (h.shape[1], width)) + ops.parameter(f"{name}.b", (width,))
+
+    with Graph() as g:
+        x = ops.input("x", (32, 64))
+        h = ops.relu(linear(x, "enc", 48))
+        mean, log_variance = linear(h, "mu", 8), linear(h, "logvar", 8)
+        z = mean + ops.exp(log_variance * 0.5) * ops.rand_normal((32, 8), 1)
+        shown = ops.sigmoid(linear(ops.relu(linear(z, "dec", 48)), "out", 64))
+        kl = -0.5 * (1 + log_variance - mean * mean - ops.exp(log_variance)).mean_all()
+        g.output(ops.bce_loss(shown, x) + 0.1 * kl)
+    return g
+
+
 def onnx_cnn() -> Graph:
     """An imported network with a loss: a convolution, its batch norm folded, pooling, a head."""
     g = load_onnx(onnx_models.cnn()).graph
@@ -138,3 +204,6 @@ NETWORKS: dict[str, Callable[[], Graph]] = {
     "transformer_lm": models.transformer_lm,
     "resnet18": models.resnet18,
 }
+
+# Networks with branches, skips and losses of several parts: they do not fit as they are written.
+BRANCHED: dict[str, Callable[[], Graph]] = {"unet": unet, "experts": experts, "towers": two_towers, "vae": autoencoder}

@@ -206,7 +206,7 @@ def test_opening_and_closing_leaks_nothing(page: Page) -> None:
 
 
 def test_a_large_page_from_disk_lays_out_in_a_worker_and_asks_for_nothing(tmp_path: Path, browser: Browser) -> None:
-    document = graph_doc(deep(130), "deep")
+    document = graph_doc(deep(130), "deep").with_view({"depth": 2})  # blocks are open
     assert len(document.nodes()) > 1000 and document.data["stages"][0]["layouts"] == {}
     path = document.save(tmp_path / "deep.html")
     context = browser.new_context(offline=True)

@@ -14,7 +14,7 @@ from bare_page import mount, open_tab
 from browser import settled
 from playwright.sync_api import Page
 
-from gdlab import models
+from gdlab import models, ops
 from gdlab.graph import Graph
 from gdlab.op.cost import priced
 from gdlab.study.study import Study
@@ -187,6 +187,53 @@ def test_nothing_is_cut_at_opening(page: Page, host: str) -> None:
     assert whole >= len(view_networks.NETWORKS), "most pictures fit"
 
 
+@pytest.mark.parametrize("name", view_networks.BRANCHED)
+def test_what_does_not_fit_is_folded_alike_in_both_panes_and_in_lanes(page: Page, name: str) -> None:
+    """F1, F5: closed groups are drawn at any density; the gradient of one op is a box where its ops do not fit."""
+    document = shown(view_networks.BRANCHED[name], train=True)
+    for show in ("graph", "grad"):
+        mount(page, document.with_view({"show": [show]}))
+        page.set_viewport_size({"width": WIDTHS["notebook"] + 16, "height": 900})
+        page.wait_for_function("() => new Promise(done => setTimeout(() => requestAnimationFrame(done), 60))")
+        cameras = [each for each in page.locator(".gd-camera").all() if each.is_visible()]
+        found = [camera.evaluate(CUT) for camera in cameras]
+        if name == "experts":  # four branches side by side are wider than a pane
+            assert all(sum(each["gone"].values()) <= (3 if show == "graph" else 12) for each in found), found
+        else:
+            assert [each["gone"] for each in found] == [{"left": 0, "right": 0}] * len(found), found
+        closed = [camera.locator(".gd-box:has(.gd-sheet)").evaluate_all(LABELS) for camera in cameras]
+        if show == "graph":
+            assert closed[0] == closed[1]
+        elif name in ("unet", "vae"):
+            assert {"∂bce_loss", "∂sigmoid"} <= set(closed[0])
+            box = cameras[0].locator(".gd-box", has_text="∂bce_loss").first
+            row = cameras[0].locator(".gd-box", has_text=re.compile("^.{0,2}bce_loss")).first
+            top = "e => Math.round(e.getBoundingClientRect().y)"
+            assert abs(box.evaluate(top) - row.evaluate(top)) <= 4
+            box.dblclick()
+            assert cameras[0].locator(".gd-box", has_text="clamp").count() > 0
+
+
+def test_a_series_in_pieces_says_which_of_its_blocks_each_piece_is(page: Page) -> None:
+    """F5: three parts of a layer, each read by what stands outside of it, are no `part ×3` three times."""
+    with Graph() as g:
+        h = ops.input("x", (8, 16))
+        for i in range(3):
+            h = ops.softmax(ops.relu(h @ ops.parameter(f"part{i}.a", (16, 16))) @ ops.parameter(f"part{i}.b", (16, 16)))
+        g.output(h.sum_all())
+    mount(page, Study(g, device="cpu", name="parts").doc.with_view({"depth": 0}))
+    closed = page.locator('[data-pane="before"] .gd-box:has(.gd-sheet)')
+    assert closed.evaluate_all(LABELS) == ["part0", "part1", "part2"]
+
+
+def test_calls_of_one_function_are_told_apart_by_what_they_return(page: Page) -> None:
+    """F5: never five boxes of one text."""
+    mount(page, shown(view_networks.unet, train=True).with_view({"show": ["grad"]}))
+    boxes = page.locator('[data-pane="lanes"] .gd-box:has(.gd-sheet):has(.gd-op:text-is("double"))')
+    names = boxes.locator(".gd-given").all_text_contents()
+    assert sorted(name for name in names if name) == ["d1", "d2", "mid", "u1", "u2"]
+
+
 def test_a_pane_takes_the_fullest_density_that_fits(page: Page) -> None:
     """Wider panes show more texts; a pane of which the last density leaves a part says how much, and goes there."""
     mount(page, shown(view_networks.gated, train=True))
@@ -243,6 +290,33 @@ def test_lanes_open_at_the_loss_and_follow_the_stepper(page: Page, make: Callabl
         page.locator('[data-command="autodiff-next"]').dispatch_event("click")
 
 
+def test_lanes_wider_than_their_pane_open_with_the_loss_and_its_first_adjoint(page: Page) -> None:
+    """F4: the lowest rows are whole, whatever leaves the pane above them."""
+    mount(page, shown(view_networks.experts, train=True).with_view({"show": ["grad"]}))
+    page.set_viewport_size({"width": WIDTHS["notebook"] + 16, "height": 900})
+    page.wait_for_function("() => new Promise(done => setTimeout(() => requestAnimationFrame(done), 60))")
+    camera = page.locator('[data-pane="lanes"] .gd-camera')
+    found = camera.evaluate(CUT)
+    assert sum(found["gone"].values()) > 0, "it does not fit"
+    inside = """camera => ['mse_loss', '∂mse_loss'].map(op => {
+      const box = [...camera.querySelectorAll('.gd-box')].find(e => e.querySelector('.gd-op').textContent === op);
+      const [r, frame] = [box, camera].map(e => e.getBoundingClientRect());
+      return r.left >= frame.left && r.right <= frame.right && r.bottom <= frame.bottom; })"""
+    assert camera.evaluate(inside) == [True, True]
+
+
+def test_the_tools_of_a_narrow_view_stand_in_one_line_or_two(page: Page) -> None:
+    """Docked beside a notebook of 1440 px, and in the cell beside it: no list is narrower than its text."""
+    mount(page, shown(networks.mlp, train=True))
+    tools = page.locator(".gd-tools > :is(input, select)")
+    for width, lines in ((547, [0, 0, 0, 0]), (430, [0, 1, 1, 1])):
+        page.locator(".gdlab").evaluate("(e, width) => { e.style.width = `${width}px`; }", width)
+        places = tools.evaluate_all("all => all.map(e => [e.getBoundingClientRect().top, e.offsetWidth])")
+        tops = sorted({top for top, _ in places})
+        assert [tops.index(top) for top, _ in places] == lines
+        assert all(wide >= 115 for _, wide in places[1:3]), places
+
+
 # F5: modules first ---------------------------------------------------------------------------------------------------
 LABELS = "all => all.map(e => e.querySelector('.gd-op').textContent)"
 
@@ -255,7 +329,8 @@ def test_a_large_model_opens_by_modules(page: Page) -> None:
     assert boxes.count() <= 12 and page.locator('[data-pane="after"] .gd-box').count() <= 12
     mount(page, shown(models.resnet18, train=True).with_view({"show": ["grad"]}))
     lanes = page.locator('[data-pane="lanes"] .gd-box:has(.gd-sheet)')
-    assert sorted(lanes.evaluate_all(LABELS)) == sorted(2 * ["stem", "layer1", "layer2", "layer3", "layer4"])
+    modules = ["stem", "layer1", "layer2", "layer3", "layer4"]
+    assert sorted(lanes.evaluate_all(LABELS)) == sorted([*2 * modules, "∂global_avg_pool"])
     rows = lanes.evaluate_all("all => all.map(e => Math.round(e.getBoundingClientRect().y))")
     by_label: dict[str, set[int]] = {}
     for label, y in zip(lanes.evaluate_all(LABELS), rows, strict=True):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
 from mathematics import parse
 from op_checks import wire
 
+import gdlab
 from gdlab.base.types import u32
 from gdlab.op import REGISTRY, Op
 from gdlab.rewrite.rules.pattern import Rule
@@ -68,7 +70,10 @@ def test_a_document_holds_the_line_of_each_gradient_rule() -> None:
     for op in RULED:
         assert op.gradient is not None  # asked of these ops alone
         assert sources[op.name]["math"] == first_line(op.gradient), op.name
-    assert sources["mse_loss"]["math"] == "", "its body is differentiated"
+    body = sources["mse_loss"]
+    assert body["math"] == "" and body["text"].startswith("def mse_loss("), "its body is differentiated"
+    file = Path(gdlab.__file__).parents[1] / body["name"]
+    assert file.read_text(encoding="utf-8").splitlines()[body["line"] - 1].startswith("def mse_loss(")
 
 
 @pytest.mark.parametrize(

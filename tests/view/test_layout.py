@@ -286,7 +286,8 @@ def test_each_density_leaves_texts_out() -> None:
 @pytest.mark.parametrize(
     ("name", "short"),
     [("w", "w"), ("mask", "mask"), ("target", "tar…"), ("up_proj", "u_p"), ("a_b_c_d", "c_d"), ("_hidden", "_hi…"),
-     ("model.embed_tokens.weight", "e.w"), ("layers.0.q_proj", "0.q"), ("....x", "...…")],
+     ("model.embed_tokens.weight", "e.w"), ("layers.0.q_proj", "0.q"), ("....x", "...…"),
+     ("encoder.fc1", "e.f1"), ("encoder.fc2", "e.f2"), ("blocks.12.up", "12.u"), ("conv_12", "c_12")],
 )  # fmt: skip
 def test_a_pill_without_room_keeps_what_tells_it_from_others(name: str, short: str) -> None:
     """F1: `up_proj` and `up_bias` beside one op are told apart."""

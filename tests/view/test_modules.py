@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
+import networks
 import pytest
+import view_networks
 from bare_page import mount
 from playwright.sync_api import Page
 
@@ -63,6 +66,22 @@ def test_blocks_that_differ_are_no_series() -> None:
     blocks = [[(f"layer{i}", "module", 0), *((f"layer{i}.{k}", "module", 1) for k in range(2))] for i in range(1, 5)]
     assert tree(groups) == [*sum(blocks, []), ("stem", "module", 0)]
     assert [row.repeat for row in groups.rows if row.parent < 0] == [2, 2, 2, 2, 1]
+
+
+def test_experts_beside_each_other_are_networks_with_all_that_lies_in_them() -> None:
+    """A module of several products holds what lies between them; a run of `expert0` … is named `expert`."""
+    groups = groups_of(view_networks.experts())
+    assert tree(groups) == [("expert", "series", 0), *[(f"expert{i}", "module", 1) for i in range(4)]]
+    inside = Counter(node.op for node, g in zip(view_networks.experts(), groups.of_node, strict=True) if g == 2)
+    assert inside == Counter(["matmul", "matmul", "broadcast_to", "add", "relu", *3 * ["parameter"]])
+
+
+def test_the_residual_sum_of_a_numbered_block_belongs_to_it_whatever_its_name() -> None:
+    """`b0.g` … are blocks as `b.0.g` are: one series, which is closed in one piece."""
+    graph = networks.deep(3)
+    assert [row[:2] for row in tree(groups_of(graph))] == [("b", "series"), *[(f"b{i}", "module") for i in range(3)]]
+    at = [".".join(path) for path in module_of(graph)]
+    assert [at[node.id] for node in graph if node.op == "add"] == ["b0", "b1", "b2"]
 
 
 def test_a_persons_calls_come_first() -> None:

@@ -236,8 +236,11 @@ def _with_repeats(graph: Graph, groups: Groups) -> Groups:
 
 
 def _list_of(part: _Candidate) -> str:
-    """Return the name of a run: of numbered modules, the list that they stand in."""
-    return part.path[-2] if len(part.path) > 1 else part.label
+    """Return the name of a run: of numbered modules, the list that they stand in; of `expert0` …, `expert`."""
+    if not part.path:
+        return part.label
+    number = part.path[-1]
+    return part.path[-2] if number.isdecimal() and len(part.path) > 1 else number.rstrip("0123456789") or number
 
 
 def _above(calls: Sequence[_Candidate], k: int, keep: set[int]) -> int:

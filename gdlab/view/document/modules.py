@@ -6,6 +6,7 @@ parameters are named by the modules that own them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
@@ -30,6 +31,8 @@ def module_of(graph: Graph) -> list[Path]:
         return path
     direct = [_common([path[i] for i in node.inputs if nodes[i].op == "parameter"]) for node in nodes]
     within = {p[:k] for p in {*path, *direct} for k in range(len(p))}  # those that hold another module
+    products = Counter(direct[node.id] for node in nodes if REGISTRY[node.op].family == "contraction")
+    within |= {p for p, count in products.items() if p and count > 1}  # and networks in themselves, as an expert
     following: list[Path] = [()] * len(path)
     after: Path = ()
     for i in reversed(range(len(path))):
@@ -45,7 +48,7 @@ def module_of(graph: Graph) -> list[Path]:
 
 
 def _around(path: Path, within: set[Path]) -> Path:
-    """The module that others share with this one: a module of parameters alone (`q_proj`) is a step, not a place."""
+    """The module that others share with this one: a module of one product alone (`q_proj`) is a step, not a place."""
     return path if path in within else path[:-1]
 
 
@@ -54,6 +57,8 @@ def _between(before: Path, after: Path, op: str) -> Path:
     if REGISTRY[op].family != "elementwise":
         return shared
     number = next((k for k in range(len(shared), len(before)) if before[k].isdecimal()), None)
+    if number is None and len(shared) < len(before) and before[-1][-1:].isdecimal():
+        number = len(before) - 1  # `block0`
     return shared if number is None else before[: number + 1]
 
 

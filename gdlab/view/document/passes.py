@@ -199,9 +199,16 @@ def gradient_sources(rules: Iterable[str]) -> Json:
         op = REGISTRY.get(rule)
         function = (op.gradient or op.body) if op is not None else None
         source = function_source(function) if function is not None else None
-        if source is not None:
-            found[rule] = source | {"math": _first_line(op.gradient) if op is not None and op.gradient else ""}
+        if op is not None and source is not None:
+            found[rule] = source | {"math": _first_line(op.gradient)} if op.gradient else _of_body(source)
     return found
+
+
+def _of_body(source: Json) -> Json:
+    """The source of a body from its `def` on: the samples and kernels of a decorator say nothing of the derivative."""
+    decorator, begin, body = source["text"].partition("\ndef ")
+    after = {"line": source["line"] + decorator.count("\n") + 1, "text": f"def {body}"} if begin else {}
+    return source | after | {"math": ""}
 
 
 def _first_line(function: Callable[..., Any]) -> str:

@@ -70,7 +70,9 @@ def _ints(values: Sequence[int]) -> Any:
     if best is None:
         return values
     of, at, lengths, differences, runs = best
-    told: Any = {_FORM: "runs", "lengths": lengths.tolist(), "of": of[at].tolist()} if runs else of.tolist()
+    told: Any = of.tolist()
+    if runs:
+        told = {_FORM: "runs", "lengths": shortened(lengths.tolist()), "of": shortened(of[at].tolist())}
     return {_FORM: "differences", "of": told} if differences else told
 
 

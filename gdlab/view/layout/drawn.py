@@ -5,6 +5,7 @@ Everything that a picture shows follows from a `Layout`: both the static SVG and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -209,16 +210,20 @@ def pill_label(node: Drawn, density: Density = 0, short: Short = cut) -> str:
     return short(name, PILL_CUT) if density < 3 else initials(name)
 
 
-def initials(name: str) -> str:
-    """At most four letters for a name: `u_p` for `up_proj`, `e.w` for `model.embed_tokens.weight`, `tar…` for `target`.
+_NUMBER = re.compile(r"[0-9]{0,2}\Z")  # at the end of a part
 
-    Names of one word keep their first letters, others the first letter of each of their last parts."""
+
+def initials(name: str) -> str:
+    """A few letters for a name: `u_p` for `up_proj`, `e.w` for `model.embed_tokens.weight`, `tar…` for `target`.
+
+    Names of one word keep their first letters, others the first letter of each of their last parts and the number at
+    its end: `e.f1` and `e.f2` for `encoder.fc1` and `encoder.fc2`."""
     if len(name) <= FIRST_LETTERS:
         return name
     for mark in (".", "_"):
         parts = [part for part in name.split(mark) if part]
         if len(parts) > 1:
-            return mark.join(part[0] for part in parts[-2:])
+            return mark.join(part[0] + _NUMBER.findall(part[1:])[0] for part in parts[-2:])
     return cut(name, FIRST_LETTERS)
 
 

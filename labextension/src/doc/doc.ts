@@ -1,8 +1,8 @@
 // Read a GraphDoc (docs/graphdoc.md): `await openDoc(payload)` gives typed records out of the columnar tables.
 
+import { withAdjoints } from "./groups.ts";
 import { gradientLines, valueLines } from "./valuelines.ts";
 import { gunzip } from "./gunzip.ts";
-import { restored } from "./shortened.ts";
 import type {
   BoxRecord,
   GraphDoc,
@@ -37,6 +37,7 @@ import {
   TYPES,
   WIRES,
 } from "./records.ts";
+import { restored } from "./shortened.ts";
 import type {
   Allreduce,
   Edge,
@@ -138,17 +139,18 @@ function readStage(raw: Json, index: number): Stage {
   const nodes = records(table(raw.nodes), NODE),
     names = column(table(raw.nodes), "name", "");
   nodes.forEach((node, i) => (node.raw = text(names(i)))); // as the layout counts it
-  const outputs = records(table(raw.outputs), OUTPUTS);
+  const outputs = records(table(raw.outputs), OUTPUTS),
+    gradients = new Map(outputs.filter(each => each.kind === "gradient").map(each => [each.node, each.of]));
   return {
     outputs,
-    gradients: new Map(outputs.filter(each => each.kind === "gradient").map(each => [each.node, each.of])),
+    gradients,
     index,
     key: text(raw.key),
     role: text(raw.role),
     title: text(raw.title),
     parent: Number(raw.parent ?? -1),
     nodes,
-    groups: records(table(raw.groups), NODE_GROUPS),
+    groups: withAdjoints(nodes, records(table(raw.groups), NODE_GROUPS), gradients),
     users: usersOf(nodes),
     layout: readLayout((raw.layouts as Record<string, Json> | undefined)?.auto, nodes.length),
   };

@@ -5,7 +5,32 @@ import { plural, whole } from "./format.ts";
 import { LINE_CUT, NODE } from "./metrics.ts";
 import { joined } from "./union.ts";
 
-const MANY = 60; // boxes
+const ADJOINT = "adjoint"; // kind of a group
+
+const MANY = 60, // boxes
+  LEAST = 3; // ops that one gradient rule added, as a group
+
+/** The groups of a stage with one for each op whose gradient rule added several others: `∂softmax`. Gradients of
+ * parameters stay out of it. Nodes are given their group. */
+export function withAdjoints(
+  nodes: readonly NodeRecord[],
+  groups: GroupRow[],
+  gradients: ReadonlyMap<number, string>,
+): GroupRow[] {
+  const added = new Map<number, NodeRecord[]>();
+  nodes.forEach((node, i) => {
+    const of = nodes[node.twin];
+    if (node.lane !== "adjoint" || !node.inputs.length || !of?.inputs.length || gradients.has(i)) return;
+    if (!added.get(node.twin)?.push(node)) added.set(node.twin, [node]);
+  });
+  for (const [twin, all] of added) {
+    if (all.length < LEAST) continue;
+    const { op, group: parent } = nodes[twin]!;
+    for (const node of all) node.group = groups.length;
+    groups.push({ key: `d${twin}`, parent, label: `∂${op}`, kind: ADJOINT, repeat: 1 });
+  }
+  return groups;
+}
 
 /** Return the groups that are open at first: to `depth`, else all of a small graph and none of a larger one; what was
  * made from a larger graph is compared with it, and opens as it does. */
@@ -29,7 +54,22 @@ function labelsOf(groups: readonly GroupRow[], drawn: ReadonlySet<number>): Map<
   });
   const count = new Map<string, number>();
   for (const g of drawn) count.set(groups[g]!.label, (count.get(groups[g]!.label) ?? 0) + 1);
-  return new Map([...drawn].map(g => [g, count.get(groups[g]!.label)! > 1 ? path[g]! : groups[g]!.label]));
+  return new Map(
+    [...drawn].map(g => {
+      const { label, kind } = groups[g]!; // adjoints stand beside their ops, of which many have one name
+      return [g, kind !== ADJOINT && count.get(label)! > 1 ? path[g]! : label];
+    }),
+  );
+}
+
+/** Those of the open groups that are closed first: what gradient rules added, then those that lie deepest. */
+export function innermost({ groups }: Stage, open: ReadonlySet<number>): number[] {
+  const depth: number[] = [];
+  groups.forEach(
+    ({ parent, kind }, g) => (depth[g] = kind === ADJOINT ? Infinity : parent < 0 ? 0 : depth[parent]! + 1),
+  );
+  const most = Math.max(...[...open].map(g => depth[g]!));
+  return [...open].filter(g => depth[g] === most);
 }
 
 /** The outermost closed group around each group, itself included; −1 where all are open. */
@@ -190,15 +230,31 @@ export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>, f
   };
 }
 
+/** The groups directly in a group that these nodes lie in. */
+function childrenIn({ groups, nodes }: Stage, g: number, members: readonly number[]): number[] {
+  const found = new Set<number>();
+  for (const i of members)
+    for (let at = nodes[i]!.group; at >= 0 && at !== g; at = groups[at]!.parent)
+      if (groups[at]!.parent === g && groups[at]!.kind !== ADJOINT) found.add(at);
+  return [...found];
+}
+
 function groupNode(doc: GraphDoc, stage: Stage, g: number, label: string, members: number[]): NodeRecord {
-  const { repeat } = stage.groups[g]!,
+  const { kind, repeat: all } = stage.groups[g]!,
     last = stage.nodes[members.at(-1)!]!,
-    name = repeat > 1 ? `×${whole(repeat)}` : "",
+    inside = all > 1 ? childrenIn(stage, g, members) : [],
+    repeat = inside.length || all,
+    times = repeat > 1 ? `×${whole(repeat)}` : "",
+    // The call of a function is told from others by the name of what it returned.
+    own = kind === "call" && last.lane === "forward",
+    names = own ? {} : { name: times, raw: times, label: "" },
     type = doc.types[last.type]?.text ?? "",
     told = (written: string) => `${plural(members.length, "node")}, ${written}`;
   const text = told(type).length > LINE_CUT ? told(type.replaceAll(", ", ",")) : told(type);
-  const plain = { op: label, name, raw: name, label: "", family: "movement", lines: undefined };
-  return { ...last, ...plain, flags: ["group"], told: text };
+  // One block of a series whose blocks do not follow each other.
+  const op = inside.length === 1 ? stage.groups[inside[0]!]!.label : label;
+  const plain = { op, family: "movement", lines: undefined };
+  return { ...last, ...names, ...plain, flags: ["group"], told: text };
 }
 
 export interface Bracket {

@@ -19,7 +19,8 @@ export function cutLeft(text: string, most: number): string {
 export const pillLabel = (name: string, density: number): string =>
   density < 3 ? cut(name, PILL_CUT) : initials(name);
 
-/** At most four letters: `u_p` for `up_proj`, `e.w` for `model.embed_tokens.weight`, `tar…` for `target`. */
+/** A few letters: `u_p` for `up_proj`, `e.w` for `model.embed_tokens.weight`, `e.f1` for `encoder.fc1`, `tar…` for
+ * `target`. */
 function initials(name: string): string {
   if (Array.from(name).length <= FIRST_LETTERS || name.includes("\u2068")) return cut(name, FIRST_LETTERS);
   for (const mark of [".", "_"]) {
@@ -27,7 +28,8 @@ function initials(name: string): string {
     if (parts.length > 1)
       return parts
         .slice(-2)
-        .map(part => Array.from(part)[0])
+        .map(part => Array.from(part))
+        .map(([first, ...rest]) => first + /[0-9]{0,2}$/.exec(rest.join(""))![0])
         .join(mark);
   }
   return cut(name, FIRST_LETTERS);

@@ -5,7 +5,7 @@ import type { Rect } from "./cells.ts";
 import { boxOf, div, h, handled, listen } from "./dom.ts";
 import { MANY, type Picture } from "./graph.ts";
 import { More } from "./more.ts";
-import { between, ends, fits, holesOf, linesOf, opening, placesOf, READABLE, ZOOMS } from "./reach.ts";
+import { between, ends, fits, holesOf, linesOf, lowest, opening, placesOf, READABLE, ZOOMS } from "./reach.ts";
 
 const CLOSEST = 3,
   FARTHEST = 0.02,
@@ -80,7 +80,10 @@ export class CameraGroup {
     // At a smaller scale more rows are in sight: what is shared may ask for fewer texts in a pane.
     const dense = shown.map(camera => camera.densest(zoom));
     shown.forEach((camera, i) => camera.show(dense[i]!));
-    return shown.some(camera => !camera.fitsAt(zoom) && camera.fold()) ? null : zoom;
+    const tight = shown.filter(camera => !camera.fitsAt(zoom));
+    // The two of a comparison are open alike.
+    const folded = (tight.length > 0 && this.level ? shown : tight).filter(camera => camera.fold());
+    return folded.length > 0 ? null : zoom;
   }
 
   /** Bring the others of a comparison to the height of this one. */
@@ -446,8 +449,8 @@ export class Camera {
     return Math.max(0, top);
   }
 
-  /** Begin with the rows in sight in the middle of a pane that the picture is wider than, else with its axis; lanes at
-   * the first lane if it fits. */
+  /** Begin with the rows in sight in the middle of a pane that the picture is wider than, else with its axis; lanes as
+   * far left as their lowest rows allow. */
   center(): void {
     const { zoom } = this.group,
       start = this.#start,
@@ -455,17 +458,19 @@ export class Camera {
     if (start > 0) this.el.scrollTop = start * zoom;
     if (this.width * zoom > this.across) {
       const places = this.taken,
-        reached = (all: typeof places) => ends(between(all, start, start + (this.#high - this.head) / zoom)),
-        reach = reached(places);
+        seen = (all: typeof places) => between(all, start, start + (this.#high - this.head) / zoom),
+        reach = ends(seen(places)),
+        low = this.head > 0 ? lowest(seen(places), this.across / zoom) : null;
       if (reach) reach[0] = this.picture.bracketed ? 0 : reach[0] - this.#margin;
       if (reach && (reach[1] - reach[0]) * zoom <= this.across) {
         // Lines are good to see where boxes leave room.
-        const all = reached(places.concat(this.#layout ? this.#inFrame(linesOf(this.#layout)) : []))!,
+        const all = ends(seen(places.concat(this.#inFrame(linesOf(this.#layout!)))))!,
           middle = ((Math.min(reach[0], all[0]) + all[1]) / 2) * zoom - this.across / 2,
           [least, most] = [reach[1] * zoom + EDGE - this.across, reach[0] * zoom - EDGE];
         this.el.scrollLeft = Math.max(least, Math.min(most, middle));
       }
-      else this.el.scrollLeft = this.head > 0 && axis < 0.9 * this.across ? 0 : axis - this.across / 2;
+      // Lanes are read from the loss upwards.
+      else this.el.scrollLeft = low ? low[1] * zoom + EDGE - this.across : axis - this.across / 2;
     }
     this.more.place();
   }

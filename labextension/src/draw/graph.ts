@@ -5,13 +5,13 @@ import type { EdgeRecord, GraphDoc, Layout, PillRecord, RailRecord, Stage, WireR
 import { bytes } from "../doc/format.ts";
 import { EVERY_WIRE, LINE, LINE_CUT, NODE, PILL, PILL_CUT, ROW } from "../doc/metrics.ts";
 import { pillLabel, pillTail } from "../doc/pilltext.ts";
-import { edgePath, railPoints, railsPath, wirePath } from "./bundle.ts";
 import { Cells, type Detail, type Item, type Rect } from "./cells.ts";
 import { s, setFlag, svgPath, type Child } from "./dom.ts";
 import { cut, familyClass, LETTERS, shortened, spokenName, titleOf, tooltip } from "./labels.ts";
 import { Merged, type Block } from "./merged.ts";
 import { orthogonal, smooth } from "./paths.ts";
 import type { Dress, Picture } from "./picture.ts";
+import { edgePath, railPoints, railsPath, wirePath } from "./bundle.ts";
 import { arrow, bracket, TRACK } from "./strokes.ts";
 
 export { cut, familyClass, neighbour, spokenName } from "./labels.ts";

@@ -1,7 +1,7 @@
 // How far the rows of a layout reach, the zoom at which those in sight fit a pane, and what leaves it. Pure.
 
 import type { BoxRecord, Layout } from "../doc/doc.ts";
-import { NODE, PILL } from "../doc/metrics.ts";
+import { NODE, PILL, ROW } from "../doc/metrics.ts";
 
 const PAD = 6; // pixels that stay free at both sides of a pane
 export const READABLE = 0.75; // the least scale at which texts are drawn at 9 px or more
@@ -56,6 +56,22 @@ export function ends(places: readonly Place[]): [left: number, right: number] | 
     right = Math.max(right, place.right);
   }
   return [left, right];
+}
+
+/** The left and the right end of the lowest rows, of as many as fit this width together. */
+export function lowest(places: readonly Place[], width: number): [left: number, right: number] | null {
+  const rows = new Map<number, Place[]>();
+  for (const place of places) {
+    const row = Math.floor(place.top / ROW);
+    if (!rows.get(row)?.push(place)) rows.set(row, [place]);
+  }
+  let found: Place[] = [];
+  for (const [, row] of [...rows].sort(([a], [b]) => b - a)) {
+    const [left, right] = ends([...found, ...row])!;
+    if (right - left > width) break;
+    found = [...found, ...row];
+  }
+  return ends(found);
 }
 
 /** A pane, in pixels: its width, its height, and what stands left of the boxes; brackets, left of all of them. */

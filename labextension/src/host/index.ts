@@ -4,10 +4,10 @@
 export { insertStyle } from "../draw/css.ts";
 
 import type { Payload } from "../doc/doc.ts";
+import { View } from "./view.ts";
+import { followLinks } from "./links.ts";
 import { Host, type Model } from "../live/host.ts";
 import { page, type Mounted } from "../live/page.ts";
-import { followLinks } from "./links.ts";
-import { View } from "./view.ts";
 
 page(); // made now: the engine of a standalone page comes behind this module and finds it
 if (typeof document !== "undefined") followLinks();

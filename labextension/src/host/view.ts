@@ -1,12 +1,12 @@
 // One view: the document that it draws now, and the host that it is live with.
 
-import { inherit, openDoc, type GraphDoc, type Payload } from "../doc/doc.ts";
+import { Scene } from "../panes/scene.ts";
 import { insertStyle } from "../draw/css.ts";
 import { all, h, replace } from "../draw/dom.ts";
 import { Host, type Handle } from "../live/host.ts";
-import { page, type Mounted } from "../live/page.ts";
 import { ASKED } from "../panes/ask.ts";
-import { Scene } from "../panes/scene.ts";
+import { inherit, openDoc, type GraphDoc, type Payload } from "../doc/doc.ts";
+import { page, type Mounted } from "../live/page.ts";
 
 export class View implements Mounted {
   readonly #el: HTMLElement;

@@ -3,26 +3,26 @@
 import type { Built } from "../doc/adjoints.ts";
 import type { GraphDoc, Layout, Stage } from "../doc/doc.ts";
 import { plural } from "../doc/format.ts";
-import { brackets, folded, opened, type Folded } from "../doc/groups.ts";
+import { selecting } from "./state.ts";
+import { brackets, folded, innermost, opened, type Folded } from "../doc/groups.ts";
+import { paint, type Painted } from "../draw/overlays.ts";
 import { LINE, NODE, ROW } from "../doc/metrics.ts";
 import { Camera, type CameraGroup, type Sheets } from "../draw/camera.ts";
+import { extraRoom, stretched } from "../layout/stretch.ts";
+import { glide, placesIn, type Places } from "../draw/motion.ts";
 import { all, div, h, listen, paragraph, replace, s, type Child } from "../draw/dom.ts";
 import { edgeLabels } from "../draw/edgelabels.ts";
 import { drawStage, MANY, type Dress, type Picture } from "../draw/graph.ts";
 import { Minimap } from "../draw/minimap.ts";
-import { glide, placesIn, type Places } from "../draw/motion.ts";
-import { paint, type Painted } from "../draw/overlays.ts";
+import { buildingDress, builtFor, changedBetween, keptWords, meterOf } from "./building.ts";
 import { around, partLayout } from "../layout/explore.ts";
 import { densitiesOf, hasLanes, layoutAt, layoutOf, type Laying } from "../layout/layouts.ts";
-import { extraRoom, stretched } from "../layout/stretch.ts";
 import { spread } from "../layout/matched.ts";
 import { keptOf } from "../live/kept.ts";
-import { buildingDress, builtFor, changedBetween, keptWords, meterOf } from "./building.ts";
+import { zoomAfterClick } from "./wheel.ts";
 import { besideIn, closedRows, drawnHole, matchedRows, showRows } from "./matching.ts";
 import { button, choice, empty, frame, mini, pane, refill, retitle } from "./pane.ts";
 import type { Context, MakePane, Pane, PaneRecord } from "./pane.ts";
-import { selecting } from "./state.ts";
-import { zoomAfterClick } from "./wheel.ts";
 
 const HELP =
   "Arrow left and right follow an edge to an input or a user, up and down go to the neighbour, " +
@@ -105,14 +105,6 @@ function dressOf({ stage, fold }: View, painted: Painted | null, grouped: boolea
 function inside({ groups }: Stage, group: number, outer: number): boolean {
   while (group >= 0 && group !== outer) group = groups[group]!.parent;
   return group >= 0;
-}
-
-/** Those of the open groups that lie deepest. */
-function innermost({ groups }: Stage, open: ReadonlySet<number>): number[] {
-  const depth: number[] = [];
-  groups.forEach(({ parent }, g) => (depth[g] = parent < 0 ? 0 : depth[parent]! + 1));
-  const most = Math.max(...[...open].map(g => depth[g]!));
-  return [...open].filter(g => depth[g] === most);
 }
 
 /** The group that an event points at. */
@@ -356,7 +348,7 @@ class PicturePane implements Pane {
   /** Close the innermost groups where the picture does not fit its pane as it opens. */
   #close(): boolean {
     const open = this.#open;
-    if (!open || open.toggled || open.groups.size === 0) return false;
+    if (!open || open.toggled || open.groups.size === 0 || open.stage.nodes.some(({ lines }) => lines)) return false;
     for (const group of innermost(open.stage, open.groups)) open.groups.delete(group);
     queueMicrotask(() => {
       this.#camera?.el.remove(); // nobody asked for it: nothing glides

@@ -8,13 +8,13 @@ import { h, replace, span, type Child } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
 import type { Live } from "../live/live.ts";
 import { asking, enliven } from "./ask.ts";
+import { PlanTimeline } from "./plan_timeline.ts";
 import { DispatchTable, planParts } from "./dispatch_table.ts";
 import { edgeTable } from "./edge.ts";
 import { apartText, groupReason, timeText } from "./dispatch_words.ts";
 import { planFact } from "./tabcounts.ts";
 import { body, chip, either, facts, frame, notCompiled, pane, refill, retitle, select } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
-import { PlanTimeline } from "./plan_timeline.ts";
 
 /** Say why a fusion was not made, with the dispatches that it is about. */
 function refused({ doc, reached }: Context, plan: Plan, missed: Missed): string {
@@ -104,7 +104,7 @@ class PlanPane implements Pane {
       context,
       "trace",
       "time every dispatch",
-      plan.times ? "time again" : "time",
+      plan.times ? "measure again" : "measure",
       "times every dispatch over 3 steps",
       () => ({ steps: 3 }),
       () => {},

@@ -2,10 +2,11 @@
 
 import type { GraphDoc } from "../doc/doc.ts";
 import { chain, local, portable, provenance, usesOf, type Provenance, type Uses } from "../doc/select.ts";
+import { laterPart, recordOf } from "./table.ts";
 import { CameraGroup } from "../draw/camera.ts";
+import { Tools } from "./tools.ts";
 import { handled, listen } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
-import { noSession, refusal, type Live } from "../live/live.ts";
 import type { CommandName } from "../live/messages.ts";
 import { selectionNamed, type Selection } from "../live/page.ts";
 import { Cell } from "../live/written.ts";
@@ -15,12 +16,11 @@ import { allHits, isHere, type Found } from "./hits.ts";
 import { Keys } from "./keys.ts";
 import { Marks, type Marked } from "./marks.ts";
 import { Dividers } from "./dividers.ts";
+import { noSession, refusal, type Live } from "../live/live.ts";
 import type { Context } from "./pane.ts";
 import { standIn, type StandIn } from "./standin.ts";
 import { opening, ARRANGEMENT, faceOf, initialUi, PANES, reduce, selecting, tabsOf } from "./state.ts";
 import type { Action, PaneKey, Tab, Ui } from "./state.ts";
-import { laterPart, recordOf } from "./table.ts";
-import { Tools } from "./tools.ts";
 
 const NOTHING: ReadonlySet<string> = new Set();
 /** The fields that panes are drawn from, besides the selection. */

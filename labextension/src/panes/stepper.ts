@@ -110,7 +110,7 @@ function details(context: Context, pass: Pass, at: number, known: Checks): Child
     ),
     sourceLine(doc, step.line),
     step.reason && paragraph("gd-note", step.reason),
-    ...(rule ? [h("h4", null, "Gradient rule"), ...ruleShown(rule.math, rule)] : []),
+    ...(rule ? [h("h4", null, `Gradient rule${rule.math ? "" : ": of its body"}`), ...ruleShown(rule.math, rule)] : []),
     ...check(context, pass, at, known),
     h("h4", null, "Cotangents"),
     nodeList(doc, to, "in", step.cotangents),

@@ -6,9 +6,9 @@ import { all, h, handled, listen, span, write } from "../draw/dom.ts";
 import { overlaysOf } from "../draw/overlays.ts";
 import { REACHES, toldWays, ways } from "../layout/explore.ts";
 import type { Host } from "../live/host.ts";
+import { HitList, type Found } from "./hits.ts";
 import { keep, keptOf } from "../live/kept.ts";
 import { copyAs, FORMATS } from "./copy.ts";
-import { HitList, type Found } from "./hits.ts";
 import { mini, select } from "./pane.ts";
 import { selecting, type Action, type Ui } from "./state.ts";
 
