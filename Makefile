@@ -57,7 +57,7 @@ lab44: .venv/.test .venv/.machine build/lab44/.made ## the tests in JupyterLab a
 
 .PHONY: driver
 driver: .venv/.test .venv/.machine ## the tests of kernels again, on lavapipe with all its optimization
-	@GALLIVM_PERF= LP_NATIVE_VECTOR_WIDTH= $(PYTHON) -m pytest -m "not browser and not clock" \
+	@GDLAB_SIZES=1 GALLIVM_PERF= LP_NATIVE_VECTOR_WIDTH= $(PYTHON) -m pytest -m "not browser and not clock" \
 		tests/ops tests/kernels tests/devices
 
 .PHONY: laws
