@@ -29,13 +29,13 @@ LANES = 2
 MARKS = {"browser": "browser and not clock", "clock": "clock"}
 NEITHER = "not browser and not clock"
 GROUPS: dict[str, tuple[str, ...]] = {  # of rooms, the longest first; "other rooms" has those that are in none
-    "ops": ("ops",),
     "session": ("session", "train"),
-    "plan": ("plan",),
-    "other rooms": (),
     "views": ("view", "study", "rewrite"),
-    "doors": ("record", "compiled", "eager"),
+    "other rooms": (),
+    "ops": ("ops",),
     "kernels": ("kernels", "models", "load"),
+    "doors": ("record", "compiled", "eager"),
+    "plan": ("plan",),
 }
 UNTUNED = {"GALLIVM_PERF": "", "LP_NATIVE_VECTOR_WIDTH": ""}  # lavapipe as it is installed, for the groups in MARKS
 NO_TESTS = 5  # pytest's status when nothing was selected
