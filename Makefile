@@ -55,6 +55,11 @@ lab44: .venv/.test .venv/.machine build/lab44/.made ## the tests in JupyterLab a
 	@GDLAB_JUPYTER=$(CURDIR)/build/lab44/bin/python $(PYTHON) -m pytest -k "not seven and not notebook_7" \
 		tests/jupyter/test_lab.py tests/jupyter/test_hosts.py tests/jupyter/test_two_views.py tests/jupyter/test_watches_lab.py
 
+.PHONY: driver
+driver: .venv/.test .venv/.machine ## the tests of kernels again, on lavapipe with all its optimization
+	@GDLAB_SIZES=1 GALLIVM_PERF= LP_NATIVE_VECTOR_WIDTH= $(PYTHON) -m pytest -m "not browser and not clock" \
+		tests/ops tests/kernels tests/devices
+
 .PHONY: laws
 laws: .venv/.test ## the optimizer's laws on 300 random graphs instead of 60
 	@GDLAB_GRAPHS=300 $(PYTHON) -m pytest tests/rewrite/test_optimize_laws.py tests/rewrite/test_optimize_engines.py

@@ -2,6 +2,9 @@
 
     python tests/run.py [arguments of pytest]
 
+The tests with a browser and those that measure time run lavapipe as it is installed. In the others it compiles kernels
+with little optimization (tests/helpers/machine.py); `make driver` runs the tests of kernels with all of it.
+
 A lane takes the next group of the table whenever it is free; the tests with a browser, which are the longest group,
 begin. A third lane would bring nothing on two cores: the browser has processes of its own (beside two other lanes its
 tests took 22:39 minutes, beside one 15:18; 2026-11-23). Each group is one pytest, whose closing line says what it found
@@ -10,6 +13,7 @@ and how long it took. The status is 0 if all passed. With arguments, which may n
 
 from __future__ import annotations
 
+import os
 import queue
 import subprocess
 import sys
@@ -25,14 +29,15 @@ LANES = 2
 MARKS = {"browser": "browser and not clock", "clock": "clock"}
 NEITHER = "not browser and not clock"
 GROUPS: dict[str, tuple[str, ...]] = {  # of rooms, the longest first; "other rooms" has those that are in none
-    "ops": ("ops",),
     "session": ("session", "train"),
-    "plan": ("plan",),
-    "other rooms": (),
     "views": ("view", "study", "rewrite"),
-    "doors": ("record", "compiled", "eager"),
+    "other rooms": (),
+    "ops": ("ops",),
     "kernels": ("kernels", "models", "load"),
+    "doors": ("record", "compiled", "eager"),
+    "plan": ("plan",),
 }
+UNTUNED = {"GALLIVM_PERF": "", "LP_NATIVE_VECTOR_WIDTH": ""}  # lavapipe as it is installed, for the groups in MARKS
 NO_TESTS = 5  # pytest's status when nothing was selected
 
 
@@ -58,7 +63,8 @@ class Tests:
             begun = time.monotonic()
             if self.ended:
                 return
-            process = subprocess.Popen(command, cwd=REPO, stdout=output, stderr=subprocess.STDOUT)
+            driver = {**UNTUNED, **os.environ} if group in MARKS else None
+            process = subprocess.Popen(command, cwd=REPO, env=driver, stdout=output, stderr=subprocess.STDOUT)
             self.processes.append(process)
             process.wait()
             output.seek(0)

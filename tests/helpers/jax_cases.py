@@ -18,6 +18,7 @@ from gdlab.base.types import Shape
 from gdlab.graph import Value
 
 jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_disable_most_optimizations", True)  # each function is compiled for one call
 Array = Any
 Shapes = tuple[Shape, ...]
 
