@@ -255,7 +255,7 @@ def _custom(d: Dispatch, covered: Coverage) -> Iterator[str]:
         covered.over in ("result", "input")
         and covered.loop is not None
         and covered.loop.over == "cell"
-        and (covered.cell != (1, 1))
+        and (covered.cell != (1, 1) or "COUNT" in n)
     ):
         yield from _rows(d, covered, covered.loop)
     elif covered.loop is not None and covered.loop.over == "k":
@@ -283,7 +283,8 @@ def _rows(d: Dispatch, covered: Coverage, loop: Loop) -> Iterator[str]:
     else:
         yield f"One invocation has a whole {what}{_kept(c, what)}: nothing is exchanged."
     if count:
-        yield f"It walks a {what} twice for each of {plural(count, 'place')}: for the next value, then for its place."
+        each, sought = ("", "largest") if count == 1 else (f" for each of {count} places", "next")
+        yield f"A {what} is walked twice{each}: for the {sought} value, then for its place."
     yield f"Every buffer counted once, {_traffic(d)}."
 
 

@@ -193,6 +193,20 @@ FAMILIES: dict[str, tuple[Callable[[], Value], str]] = {
         lambda: ops.max_pool_2d(given(2, 3, 8, 8), k=(3, 3), stride=(2, 2), padding=(1, 1)),
         "Windows 2 × 2 apart overlap: inside the image a pixel is read about 2.25 times.",
     ),
+    "largest": (
+        lambda: ops.top_k_indices(given(37, 20), k=3),
+        "A row is walked twice for each of 3 places: for the next value, then for its place."
+    ),
+    "the largest": (
+        lambda: ops.top_k_indices(given(37, 20), k=1),
+        "A row is walked twice: for the largest value, then for its place."
+    ),
+    "rotation": (turned(4, 8), "of the first half of a row or head of 16 and its partner in the second"),
+    "chosen matrices": (
+        chosen(ops.grouped_matmul, 9, 70),
+        "64 columns of one row, whose matrix an index chooses: a value of the row is used 64 times, a weight once. "
+        "16 invocations share the steps of a tile"
+    ),
     "embedding": (
         lambda: ops.embedding(ops.input_u32("i", (5,)), ops.parameter("t", (7, 3))),
         "Each invocation makes one element of the result"
