@@ -1,4 +1,4 @@
-"""How far a device may be off beyond rounding because an operand lies within its rounding of a jump or a kink.
+"""Bound the error of a device beyond rounding, where an operand lies within its rounding of a jump or a kink.
 
 `x > 0` of a sum that cancels to 1e-9 is 0 or 1, and both are right in float32. The judge moves every operand within its
 uncertainty; where the op answers more than rounding explains, that rise is the element's doubt, and what follows
@@ -38,8 +38,8 @@ class Doubts:
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of the nodes so far. `span`: how far an element may be off in all, rounding included; 0 where it is
-    exact, as inputs, comparisons and whole numbers are."""
+    """Hold what is known of the nodes so far. `span`: how far an element may be off in all, rounding included; 0 where
+    it is exact, as inputs, comparisons and whole numbers are."""
 
     rtol: float
     value: Values
