@@ -44,7 +44,7 @@ export function builtAt({ stages }: GraphDoc, pass: Pass, k: number): Built {
   );
   // A product's other factor, as the sign of an absolute value, is no gradient.
   const gradients = new Set(pass.diffs.flatMap(each => [...each.cotangents, ...each.accumulated])),
-    carried = found.filter(([input]) => gradients.has(input!));
+    carried = found.filter(each => gradients.has(each[0]!));
   const arriving = [
     ...(carried.length > 0 ? carried : found),
     ...accumulated.flatMap(node => (to.nodes[node]?.inputs ?? []).map(input => [input, node])),

@@ -75,13 +75,13 @@ export function runOf({ run, rows, columns }: Tiles, index: number): Area[] {
 }
 
 /** The elements of workgroup `index`, of a run and of a tile alike: what an operand of the same shape is read at. */
-export function elementsOf(tiles: Tiles, { cell: [h, w], shape }: Covers, index: number): Area[] {
+export function elementsOf(tiles: Tiles, { cell: [h, w] }: Covers, index: number): Area[] {
   if (tiles.run === 0) return [areaOf(tiles, index)];
   return runOf(tiles, index).map(({ row, column, rows, columns }) => ({
     row: row * h,
     column: column * w,
     rows: rows * h,
-    columns: Math.min(columns * w, shape[2] - column * w),
+    columns: columns * w,
   }));
 }
 

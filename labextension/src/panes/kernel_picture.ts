@@ -423,9 +423,8 @@ class Drawing {
       case "row":
         return columns === across ? own.map(each => repeated(each, rows)) : [all];
       case "a":
-        return own.map(each => ({ row: each.row, column: 0, rows: each.rows, columns }));
       case "column":
-        return own.map(each => ({ row: each.row, column: 0, rows: each.rows, columns: 1 }));
+        return own.map(each => ({ ...each, column: 0, columns }));
       case "scalar":
         return [all];
       case "moved":
