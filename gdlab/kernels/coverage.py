@@ -271,6 +271,30 @@ def _products(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
     return Coverage("result" if plain else "product", shape, cell, d.params[0], 1, each, loop, reads)
 
 
+def _chosen_products(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
+    """Products with matrices that indices choose, or that lie in codes: those operands are read anywhere."""
+    kernel = c.file.split(" + ")[0].removesuffix(".wgsl")
+    m, k, columns, outer = math.prod(d.type.shape[:-1]), n.get("K", 0), d.type.shape[-1], 1
+    if kernel == "grouped_matmul":
+        cell, each, loop = (1, 4), (1, 4), Loop("k", k, 4 if n["W_ALIGNED"] and n["W_K"] == 1 else 1)
+    elif kernel == "grouped_matmul_rows":
+        cell, each, loop = (1, 64), (1, 4), Loop("k", k, 64 if n["W_K"] == 1 else 16, side=16)
+    elif kernel == "matmul_affine":
+        cell, each, loop = (4, 1), (4, 1), Loop("k", k, d.params[1], side=d.params[1])
+    elif kernel in ("grouped_matmul_at", "grouped_matmul_at_tiles"):
+        outer, m, _ = d.type.shape
+        cell, each, loop = ((64, 64) if c.group else (4, 4)), (4, 4), Loop("k", n["ROWS"], 16 if c.group else 1)
+    else:
+        return None
+    places: dict[str, Place] = {"x": "a", "g": "b"}
+    sizes = {"a": (m, loop.length), "b": (loop.length, columns)}
+    reads = [
+        Read(r.operand, place, *sizes[place]) if (place := places.get(c.names[r.operand])) is not None else r
+        for r in _any(d, c)
+    ]
+    return Coverage("result", (outer, m, columns), cell, d.params[0], 1, each, loop, tuple(reads))
+
+
 def _pooling(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
     """One pixel of the result from a window of an image."""
     if "KH" not in n or c.names != ("x",) or c.units != d.type.num_elements:
@@ -311,6 +335,28 @@ def _rows(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
     return None
 
 
+def _places(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
+    """The places of the largest elements of each row."""
+    if set(n) != {"COUNT", "LENGTH"}:
+        return None
+    across, lanes = d.params
+    loop = Loop("cell", n["LENGTH"], lanes, side=lanes)
+    read = Read(0, "a", c.units, n["LENGTH"])
+    return Coverage("result", (1, c.units, n["COUNT"]), (1, n["COUNT"]), across, 1, None, loop, (read,))
+
+
+def _halves(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
+    """Pairs of one element of the first and one of the second half of a row, or of a head, drawn below one another."""
+    half = n.get("HALF", n.get("WIDTH", 0) if "concat_grad" in c.file else 0)
+    if not half or 2 * c.units != d.type.num_elements:
+        return None
+    heads = c.units // half
+    sizes = [math.prod(o.shape) for o in d.operands[: len(c.names)]]
+    same = [Read(k, "same", 2 * heads, half) if size == 2 * c.units else r
+            for k, (size, r) in enumerate(zip(sizes, _any(d, c), strict=True))]  # fmt: skip
+    return Coverage("result", (heads, 2, half), (2, 1), d.params[0], 1, (2, 1), reads=tuple(same))
+
+
 def _elements(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
     """One element of the result per piece, or neighbouring ones."""
     elements = d.type.num_elements
@@ -325,17 +371,11 @@ def _elements(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
     return None
 
 
-# Pieces whose elements do not lie side by side: pairs of a rotation or of a gate, tiles, a part of a cache.
-_APART = frozenset(
-    f"{name}.wgsl"
-    for name in (
-        "swiglu_concat_grad", "geglu_concat_grad", "rope_turn", "rope_turn_scaled", "grouped_matmul",
-        "grouped_matmul_at", "matmul_affine", "cache_in_place", "top_k",
-    )
-)  # fmt: skip
+# A part of a cache: where it lies is known when it runs.
+_APART = frozenset(("cache_in_place.wgsl",))
 
 _RULES: tuple[Callable[[Dispatch, Custom, Sizes], Coverage | None], ...] = (
-    _attention, _convolution, _products, _pooling, _rows, _elements
+    _attention, _convolution, _products, _chosen_products, _pooling, _places, _halves, _rows, _elements
 )  # fmt: skip
 
 _FAMILIES: dict[str, Callable[[Dispatch], Coverage]] = {

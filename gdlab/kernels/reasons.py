@@ -255,7 +255,7 @@ def _custom(d: Dispatch, covered: Coverage) -> Iterator[str]:
         covered.over in ("result", "input")
         and covered.loop is not None
         and covered.loop.over == "cell"
-        and (covered.cell != (1, 1))
+        and (covered.cell != (1, 1) or "COUNT" in n)
     ):
         yield from _rows(d, covered, covered.loop)
     elif covered.loop is not None and covered.loop.over == "k":
@@ -270,6 +270,7 @@ def _rows(d: Dispatch, covered: Coverage, loop: Loop) -> Iterator[str]:
     c = d.custom
     assert c is not None  # the caller has it
     what = "row" if covered.cell[0] == 1 else "column"
+    count = dict(c.integers).get("COUNT", 0)
     makes = "" if covered.over == "result" else f" and makes one number of {'it' if covered.per == 1 else 'each'}"
     yield (
         f"A workgroup of {d.workgroup_size[0]} has {plural(covered.per, what)} of {loop.length}{makes}: "
@@ -281,6 +282,9 @@ def _rows(d: Dispatch, covered: Coverage, loop: Loop) -> Iterator[str]:
         )
     else:
         yield f"One invocation has a whole {what}{_kept(c, what)}: nothing is exchanged."
+    if count:
+        each, sought = ("", "largest") if count == 1 else (f" for each of {count} places", "next")
+        yield f"A {what} is walked twice{each}: for the {sought} value, then for its place."
     yield f"Every buffer counted once, {_traffic(d)}."
 
 
@@ -299,14 +303,19 @@ def _products(d: Dispatch, covered: Coverage, loop: Loop) -> Iterator[str]:
         yield f"Written as a product: {whole(m)} rows, {whole(n)} columns and {whole(loop.length)} steps in each group."
     edge = ", less often at the edge" if (m > rows and m % rows) or (n > columns and n % columns) else ""
     use = f"is used {_times(a)}{edge}" if a == b else f"of A is used {_times(a)} and each of B {_times(b)}{edge}"
-    if c.group:
+    if c.group and rows == 1:
+        yield (
+            f"A workgroup of {c.group} has {columns} columns of one row, whose matrix an index chooses: a value of the "
+            f"row is used {_times(a)}, a weight once."
+        )
+    elif c.group:
         yield (
             f"{rows} × {columns} tiles: each value loaded into workgroup memory {use}; {c.group} invocations compute "
             f"{down} × {right} results each, {loop.step} steps of K at a time."
         )
     else:
         yield (
-            f"{rows} × {columns} tiles in registers: each value that an invocation loads {use}; "
+            f"Tiles of {rows} × {columns} in registers: each value that an invocation loads {use}; "
             f"a workgroup of {d.workgroup_size[0]} has {plural(covered.per, 'tile')}."
         )
     if loop.side > 1:
@@ -353,7 +362,14 @@ def _pieces(d: Dispatch, covered: Coverage) -> Iterator[str]:
     c = d.custom
     assert c is not None  # the caller has it
     lanes = d.params[1]
-    if covered.over == "result" and covered.each is not None:
+    if covered.over == "result" and covered.each == (2, 1):
+        heads, _, half = covered.shape
+        yield (
+            f"Each invocation makes a pair: an element of the first half of a row or head of {2 * half} and its "
+            f"partner in the second, so both are read once. A workgroup of {d.workgroup_size[0]} has a run of "
+            f"{covered.per} pairs: {plural(covered.groups, 'workgroup')} for {plural(heads * half, 'pair')}."
+        )
+    elif covered.over == "result" and covered.each is not None:
         each = covered.each[1]
         what = "one element" if each == 1 else f"{each} neighbouring elements"
         many = "Each invocation" if lanes == 1 else f"{lanes} invocations together"

@@ -215,19 +215,28 @@ def register_tiles(text: WgslText, product: Product, params: tuple[int, ...]) ->
     text.add("}")
 
 
+def _begin_parts(text: WgslText, product: Product, of: str, memory: str, parts: int, beside: int, rows: int) -> None:
+    """Open a kernel whose group computes its part of the result in `parts` parts of K, `beside` invocations each."""
+    who = "one invocation has" if beside == 1 else f"{beside} invocations have"
+    each = "" if beside == 1 else " each"
+    text.add(
+        f"// A group computes {of}, and takes K in {parts} parts: of every {4 * parts} steps each part has\n"
+        f"// four. In a part {who} {rows} x 4 sums{each}, straight from memory; workgroup memory adds the parts."
+    )
+    with text.working(MEET):
+        text.add(f"var<workgroup> {memory};\n")
+    with text.working(WHERE):
+        text.add(f"@compute @workgroup_size({parts * beside})\n{MAIN}")
+
+
 def k_groups(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
     """A 16 x 16 tile per group, whose 16 parts of K are added in workgroup memory: for small results on hardware."""
     p, node = product.p, product.node
     across = -(-p.n // 16)
     tile = Tile(product, 4, 1, guard=True)
-    text.add(
-        f"// A group computes a 16 x 16 tile of the {p.m} x {p.n} result: 16 parts of 16 invocations walk every 16th\n"
-        f"// four of the {p.k} steps, each invocation 4 x 4 sums straight from memory; workgroup memory adds the parts."
-    )
-    with text.working(MEET):
-        text.add("var<workgroup> parts: array<vec4<f32>, 1024>;\n")
+    of = f"a 16 x 16 tile of the {p.m} x {p.n} result"
+    _begin_parts(text, product, of, "parts: array<vec4<f32>, 1024>", 16, 16, 4)
     with text.working(WHERE):
-        text.add(f"@compute @workgroup_size(256)\n{MAIN}")
         text.add(f"    let tile = {FLAT};\n    let part = lane / 16u;\n    let cell = lane % 16u;", node)
         text.add(f"    let row = tile / {across}u * 16u + cell / 4u * 4u;", node)
         text.add(f"    let column = tile % {across}u * 16u + cell % 4u * 4u;", node)
@@ -264,14 +273,9 @@ def vectors(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
     rows, wide, parts = params
     group, tiles = wide * parts, -(-p.n // (4 * wide))
     tile = Tile(product, rows, 1, guard=p.k % 4 != 0 or p.n % (4 * wide) != 0)
-    text.add(
-        f"// A group computes {4 * wide} columns of the {p.m} x {p.n} result: {parts} parts of {wide} invocations\n"
-        f"// walk every {parts}th four of the {p.k} steps straight from memory; workgroup memory adds the parts."
-    )
-    with text.working(MEET):
-        text.add(f"var<workgroup> sums: array<vec4<f32>, {rows * group}>;\n")
+    of = f"{4 * wide} columns of the {p.m} x {p.n} result"
+    _begin_parts(text, product, of, f"sums: array<vec4<f32>, {rows * group}>", parts, wide, rows)
     with text.working(WHERE):
-        text.add(f"@compute @workgroup_size({group})\n{MAIN}")
         text.add(f"    let tile = {FLAT};\n    if (tile >= {tiles}u) {{\n        return;\n    }}", node)
         text.add(f"    let part = lane / {wide}u;\n    let row = 0u;", node)
         text.add(f"    let column = (tile * {wide}u + lane % {wide}u) * 4u;", node)

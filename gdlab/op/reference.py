@@ -25,7 +25,9 @@ from gdlab.op import (
     Shader,
 )
 
-__all__ = ["compare", "evaluate", "magnitudes"]
+__all__ = [
+    "compare", "error_scale", "evaluate", "finite_or_zero", "magnitudes", "node_value", "reduced_scale", "tolerance",
+]  # fmt: skip
 
 Hook = Callable[[Node, Array], None]
 Values = dict[int, Array]
@@ -49,7 +51,7 @@ def evaluate(graph: Graph, feeds: Mapping[str, Any], hook: Hook | None = None, e
     fed = {name: _feed(name, type, feeds) for name, type in slots.items()}
     values: Values = {}
     for node in graph:
-        values[node.id] = value = _value(node, values, fed, exact)
+        values[node.id] = value = node_value(node, values, fed, exact)
         if hook is not None:
             hook(node, value)
     return values
@@ -72,7 +74,8 @@ def _widened(data: Array) -> Array:
     return data if data.dtype == u32.numpy else data.astype(np.float64)
 
 
-def _value(node: Node, values: Values, fed: Mapping[str, Array], exact: bool = False) -> Array:
+def node_value(node: Node, values: Values, fed: Mapping[str, Array], exact: bool = False) -> Array:
+    """Return the float64 value of one node, from those of its operands and the feeds."""
     attrs = dict(node.attrs)
     if _is_slot(node):
         return fed[attrs["name"]]
@@ -95,15 +98,17 @@ def magnitudes(graph: Graph, values: Values) -> Values:
     with np.errstate(all="ignore"):  # differences of infinities
         for node in graph:
             arrays, ms = [values[i] for i in node.inputs], [scales[i] for i in node.inputs]
-            scales[node.id] = _finite(_scale(REGISTRY.get(node.op), arrays, ms, node.attrs, values[node.id]))
+            m = error_scale(REGISTRY.get(node.op), arrays, ms, node.attrs, values[node.id])
+            scales[node.id] = finite_or_zero(m)
     return scales
 
 
-def _finite(m: Array) -> Array:
+def finite_or_zero(m: Array) -> Array:
+    """Return numbers with 0 in place of what is not finite."""
     return np.where(np.isfinite(m), m, 0.0)
 
 
-def _scale(op: Op | None, arrays: Sequence[Array], ms: Sequence[Array], attrs: Attrs, out: Array) -> Array:
+def error_scale(op: Op | None, arrays: Sequence[Array], ms: Sequence[Array], attrs: Attrs, out: Array) -> Array:
     """The error scale of one result, by what kind of kernel makes it."""
     if out.dtype == u32.numpy:  # an integer is right or wrong
         return np.zeros(out.shape)
@@ -118,11 +123,11 @@ def _scale(op: Op | None, arrays: Sequence[Array], ms: Sequence[Array], attrs: A
             return np.maximum(size, np.abs(op.reference(plain, dict(attrs))))
         case Reduction():
             assert op is not None
-            return np.maximum(size, _reduced(op, kernel, arrays[0], ms[0], attrs, out))
+            return np.maximum(size, reduced_scale(op, kernel, arrays[0], ms[0], attrs, out))
         case Elementwise():
             assert op is not None
             slopes = (_slope(op, arrays, attrs, i) * m for i, m in enumerate(ms))
-            return np.maximum(size, sum(map(_finite, slopes), np.zeros(out.shape)))
+            return np.maximum(size, sum(map(finite_or_zero, slopes), np.zeros(out.shape)))
         case Shader(bound=rule) if rule is not None:
             return np.maximum(size, rule(*ms, **dict(attrs)))
         case Shader() if op is not None and op.body is not None:
@@ -135,7 +140,8 @@ def _scale(op: Op | None, arrays: Sequence[Array], ms: Sequence[Array], attrs: A
             return _scale_of_body(op, arrays, ms, attrs)
 
 
-def _reduced(op: Op, kernel: Reduction, x: Array, m: Array, attrs: Attrs, out: Array) -> Array:
+def reduced_scale(op: Op, kernel: Reduction, x: Array, m: Array, attrs: Attrs, out: Array) -> Array:
+    """Return scales folded as the reduction folds what they belong to: their sum, or the largest."""
     if kernel.combine == "sum":
         return op.reference([m], dict(attrs))
     largest: Array = np.max(m, axis=kernel.axes(TensorType(x.shape), dict(attrs)))
@@ -147,8 +153,9 @@ def _slope(op: Op, arrays: Sequence[Array], attrs: Attrs, index: int) -> Array:
     sides = []
     for sign in (1.0, -1.0):
         wide, narrow = (_secant(op, arrays, attrs, index, sign * h) for h in (H, H / 16))
-        # at a jump the secant grows as the step shrinks
-        sides.append(np.where(narrow > 4.0 * wide + H, 0.0, wide))
+        # at a jump the secant grows as the step shrinks; one that the narrow step does not reach is no slope either
+        slope = np.where(wide > 4.0 * narrow + H, narrow, wide)
+        sides.append(np.where(narrow > 4.0 * wide + H, 0.0, slope))
     return np.maximum(*sides)
 
 
@@ -166,7 +173,7 @@ def _scale_of_shader(op: Op, arrays: Sequence[Array], ms: Sequence[Array], attrs
     for period in (1, 2, 4):
         moved = [_moved(x, m, period) for x, m in zip(arrays, ms, strict=True)]
         rise = np.abs(op.reference(moved, dict(attrs)) - plain) / H
-        worst = np.maximum(worst, size + _finite(rise))
+        worst = np.maximum(worst, size + finite_or_zero(rise))
     return worst
 
 
@@ -180,9 +187,9 @@ def _scale_of_body(op: Op, arrays: Sequence[Array], ms: Sequence[Array], attrs: 
     graph = op.trace(tuple(TensorType(a.shape, u32 if a.dtype == u32.numpy else f32) for a in arrays), attrs)
     values, scales = dict(enumerate(arrays)), dict(enumerate(ms))
     for node in graph.nodes[len(arrays) :]:
-        values[node.id] = out = _value(node, values, {})
+        values[node.id] = out = node_value(node, values, {})
         operands = [values[i] for i in node.inputs], [scales[i] for i in node.inputs]
-        scales[node.id] = _finite(_scale(REGISTRY[node.op], *operands, node.attrs, out))
+        scales[node.id] = finite_or_zero(error_scale(REGISTRY[node.op], *operands, node.attrs, out))
     return scales[graph.output_ids[0]]
 
 
@@ -193,8 +200,8 @@ def tolerance(m: Array, rtol: float, floor: float = 1e-3) -> Array:
     return allowed
 
 
-def compare(got: Any, want: Any, m: Any, rtol: float, floor: float = 1e-3) -> str | None:
-    """None where |got − want| ≤ rtol · (m + floor · max m) everywhere, else what failed and where it is worst.
+def compare(got: Any, want: Any, m: Any, rtol: float, floor: float = 1e-3, doubt: Any = 0.0) -> str | None:
+    """None where |got − want| ≤ rtol · (m + floor · max m) + doubt everywhere, else what failed and where it is worst.
 
     Values that are not finite must be equal in kind and sign; values below 1.2e-38 count as 0.
     """
@@ -203,7 +210,7 @@ def compare(got: Any, want: Any, m: Any, rtol: float, floor: float = 1e-3) -> st
         return f"shape: got {list(got.shape)}, wanted {list(want.shape)}"
     got, want = (np.where(np.abs(v) < SMALLEST_NORMAL, 0.0, v) for v in (got, want))
     m = np.broadcast_to(np.asarray(m, np.float64), want.shape)
-    allowed = tolerance(m, rtol, floor)
+    allowed = tolerance(m, rtol, floor) + np.asarray(doubt, np.float64)
     finite = np.isfinite(want) & np.isfinite(got)
     same = (got == want) | (np.isnan(got) & np.isnan(want))
     with np.errstate(invalid="ignore"):

@@ -66,6 +66,13 @@ test("a rule that adds nothing passes the gradient on; parts that are summed flo
   assert.deepEqual([...builtAt(summed, sum, 0).flow].sort(), ["10 11", "8 10", "9 10"]);
 });
 
+test("the other factor of a product is no gradient: the sign of |z| does not flow", () => {
+  const nodes = [...FORWARD, ...ADJOINTS.slice(0, 2), node("sign", [2]), node("mul", [7, 6])];
+  const signed = { stages: [doc.stages[0], { nodes }] } as unknown as GraphDoc;
+  const quiet = { ...pass, diffs: [step(4, [5], [6], []), step(3, [6], [7, 8], []), step(2, [8], [], [])] };
+  assert.deepEqual([...builtAt(signed, quiet as unknown as Pass, 2).flow], ["6 8"]);
+});
+
 test("the picture: outlines, thick and solid edges, one symbol; a closed group stands for its nodes", () => {
   const built = builtAt(doc, pass, 2),
     before = builtAt(doc, pass, 1);

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Covers } from "../src/doc/records.ts";
-import { areaOf, axis, fitted, movedTo, partsOfLines } from "../src/layout/kernel_tiles.ts";
+import { areaOf, axis, elementsOf, fitted, movedTo, partsOfLines } from "../src/layout/kernel_tiles.ts";
 import { runOf, shown, tilesOf, windowOf } from "../src/layout/kernel_tiles.ts";
 
 const covers = (shape: Covers["shape"], cell: Covers["cell"], per = 1, share = 1): Covers => ({
@@ -58,6 +58,13 @@ test("workgroups are rectangles where they end with a row, else runs", () => {
   const cells = tilesOf(covers([6, 40, 48], [4, 8], 64));
   assert.deepEqual([cells.run, cells.rows, cells.columns, cells.groups], [64, 60, 6, 6]);
   assert.equal(tilesOf(covers([1, 4, 8], [4, 8], 1, 3)).groups, 3);
+  // Pairs of two halves of 12, the first 64 of 80: what they read counts in elements.
+  const pairs = covers([7, 2, 12], [2, 1], 64);
+  assert.deepEqual(elementsOf(tilesOf(pairs), pairs, 0), [
+    { row: 0, column: 0, rows: 2, columns: 12 },
+    { row: 2, column: 0, rows: 8, columns: 12 },
+    { row: 10, column: 0, rows: 2, columns: 4 },
+  ]);
 });
 
 test("many tiles are a few, an ellipsis and the last", () => {

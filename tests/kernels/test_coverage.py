@@ -18,7 +18,7 @@ from gdlab.graph import Graph, Value
 from gdlab.kernels.coverage import coverage
 from gdlab.kernels.dispatch_wgsl import wgsl_with_parts
 from gdlab.kernels.reasons import reason, workgroup_bytes
-from gdlab.op import Shader
+from gdlab.op import REGISTRY, Shader
 from gdlab.plan import compile, spread
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.target import Limits, Target
@@ -51,6 +51,21 @@ def decoding() -> Value:
     return ops.cached_attention(q, k, v, ops.constant_u32([280]), num_heads=4, num_kv_heads=4, head_dim=8)
 
 
+def decoding_one() -> Value:
+    q, k, v = (ops.input(name, (rows, 64)) for name, rows in zip("qkv", (1, 900, 900), strict=True))
+    return ops.cached_attention(q, k, v, ops.constant_u32([870]), num_heads=2, num_kv_heads=2, head_dim=32)
+
+
+def turned(heads: int, half: int) -> Callable[[], Value]:
+    """Rotated heads: a workgroup ends inside a head, at one, or has several."""
+    return lambda: ops.rope(given(5, 2 * half * heads), theta=10_000.0, head_dim=2 * half)
+
+
+def chosen(op: Callable[..., Value], *inner: int) -> Callable[[], Value]:
+    """Six rows, each times the matrix that its index names."""
+    return lambda: op(given(6, 9), ops.input("w", (3, *inner)), ops.input_u32("i", (6,)))
+
+
 def convolution() -> Value:
     return ops.conv2d_hw(ops.input("x", (2, 3, 9, 7)), ops.input("k", (5, 3, 3, 3)), stride=(1, 1), padding=(1, 1))
 
@@ -73,6 +88,21 @@ CASES: dict[str, tuple[Callable[[], Value], Target]] = {
     "keys of a query": (decoding, HARDWARE),
     "transpose": (lambda: ops.transpose(given(30, 20)), HARDWARE),
     "products side by side": (lambda: ops.batch_matmul(given(3, 9, 5), given(3, 5, 11)), SOFTWARE),
+    "largest of a row": (lambda: ops.top_k_indices(given(37, 20), k=3), HARDWARE),
+    "largest of a row, alone": (lambda: ops.top_k_indices(given(37, 20), k=3), SOFTWARE),
+    "pairs of heads": (turned(3, 3), SOFTWARE),
+    "pairs of long heads": (turned(2, 80), HARDWARE),
+    "pairs of heads side by side": (turned(4, 8), HARDWARE),
+    "halves of a gate": (lambda: REGISTRY["swiglu_concat_grad"](given(5, 22), given(5, 11)), SOFTWARE),
+    "chosen matrices": (chosen(ops.grouped_matmul, 9, 11), SOFTWARE),
+    "chosen matrices, by rows": (chosen(ops.grouped_matmul, 9, 70), HARDWARE),
+    "chosen matrices, transposed": (chosen(ops.grouped_matmul_bt, 70, 9), HARDWARE),
+    "sums by number": (lambda: ops.grouped_matmul_at(given(6, 9), given(6, 70), ops.input_u32("i", (6,)), experts=3),
+                       SOFTWARE),
+    "sums by number, in tiles": (
+        lambda: ops.grouped_matmul_at(given(6, 9), given(6, 70), ops.input_u32("i", (6,)), experts=3), HARDWARE),
+    "one row": (product_of(1, 256, 40), HARDWARE),
+    "one query of many keys": (decoding_one, HARDWARE),
     "a window": (lambda: ops.max_pool_2d(given(2, 3, 8, 8), k=(2, 2), stride=(2, 2), padding=(0, 0)), SOFTWARE),
 }  # fmt: skip
 
@@ -99,6 +129,8 @@ def test_every_kernel_has_a_picture_a_reason_and_parts() -> None:
             for d in compile(wire(op, op.samples[0]).graph, mode="inference", target=target).dispatches:
                 covered = coverage(d)
                 assert 0 < covered.groups <= spread.flat(d.workgroups), (d.label, covered)
+                # where a cache is written is known when it runs
+                assert covered.over != "pieces" or "cache_in_place.wgsl" in (d.custom.file if d.custom else ""), d.label
                 text, _, parts = wgsl_with_parts(d)
                 assert text == kernels.wgsl(d, target)[0] and {"store", "where"} <= dict(parts).keys(), (d.label, parts)
                 reads = {f"read {k}" for k in range(len(d.operands))}
@@ -160,6 +192,20 @@ FAMILIES: dict[str, tuple[Callable[[], Value], str]] = {
     "pool": (
         lambda: ops.max_pool_2d(given(2, 3, 8, 8), k=(3, 3), stride=(2, 2), padding=(1, 1)),
         "Windows 2 × 2 apart overlap: inside the image a pixel is read about 2.25 times.",
+    ),
+    "largest": (
+        lambda: ops.top_k_indices(given(37, 20), k=3),
+        "A row is walked twice for each of 3 places: for the next value, then for its place."
+    ),
+    "the largest": (
+        lambda: ops.top_k_indices(given(37, 20), k=1),
+        "A row is walked twice: for the largest value, then for its place."
+    ),
+    "rotation": (turned(4, 8), "of the first half of a row or head of 16 and its partner in the second"),
+    "chosen matrices": (
+        chosen(ops.grouped_matmul, 9, 70),
+        "64 columns of one row, whose matrix an index chooses: a value of the row is used 64 times, a weight once. "
+        "16 invocations share the steps of a tile"
     ),
     "embedding": (
         lambda: ops.embedding(ops.input_u32("i", (5,)), ops.parameter("t", (7, 3))),

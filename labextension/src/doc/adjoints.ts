@@ -37,12 +37,16 @@ export function builtAt({ stages }: GraphDoc, pass: Pass, k: number): Built {
   const made = new Set(added);
   // A rule that adds nothing passes the gradient on: it is seen where it arrives.
   const ends = added.some(node => to.nodes[node]?.inputs.includes(gradient)) ? added : [gradient];
-  const arriving = [
-    ...ends.flatMap(node =>
-      (to.nodes[node]?.inputs ?? []).flatMap(input =>
-        isAdjoint(input) && !made.has(input) && (node === gradient || input === gradient) ? [[input, node]] : [],
-      ),
+  const found = ends.flatMap(node =>
+    (to.nodes[node]?.inputs ?? []).flatMap(input =>
+      isAdjoint(input) && !made.has(input) && (node === gradient || input === gradient) ? [[input, node]] : [],
     ),
+  );
+  // A product's other factor, as the sign of an absolute value, is no gradient.
+  const gradients = new Set(pass.diffs.flatMap(each => [...each.cotangents, ...each.accumulated])),
+    carried = found.filter(each => gradients.has(each[0]!));
+  const arriving = [
+    ...(carried.length > 0 ? carried : found),
     ...accumulated.flatMap(node => (to.nodes[node]?.inputs ?? []).map(input => [input, node])),
   ];
   const kept = pass.diffs.slice(0, k + 1).flatMap(each =>

@@ -74,6 +74,17 @@ export function runOf({ run, rows, columns }: Tiles, index: number): Area[] {
   ];
 }
 
+/** The elements of workgroup `index`, of a run and of a tile alike: what an operand of the same shape is read at. */
+export function elementsOf(tiles: Tiles, { cell: [h, w] }: Covers, index: number): Area[] {
+  if (tiles.run === 0) return [areaOf(tiles, index)];
+  return runOf(tiles, index).map(({ row, column, rows, columns }) => ({
+    row: row * h,
+    column: column * w,
+    rows: rows * h,
+    columns: columns * w,
+  }));
+}
+
 /** The tiles that are drawn along an axis of `count`, and null where others are left out. */
 export function shown(count: number, most: number): (number | null)[] {
   if (count <= most) return Array.from({ length: count }, (_, i) => i);

@@ -4,7 +4,7 @@
 import type { Covers, KernelRecord } from "../doc/records.ts";
 import { plural, whole } from "../doc/format.ts";
 import { all, div, h, paragraph, replace, s, setFlag, svgPath, type Child } from "../draw/dom.ts";
-import { areaOf, axis, fitted, movedTo, runOf, tilesOf, windowOf } from "../layout/kernel_tiles.ts";
+import { areaOf, axis, elementsOf, fitted, movedTo, runOf, tilesOf, windowOf } from "../layout/kernel_tiles.ts";
 import type { Area, Slot, Tiles } from "../layout/kernel_tiles.ts";
 
 const WIDTH = 340,
@@ -413,16 +413,18 @@ class Drawing {
   /** The areas of an operand that the lit tile reads; none where the data decide. */
   #readAt(place: string, rows: number, columns: number): Area[] {
     const tiles = this.#tiles,
-      own = tiles.run > 0 ? runOf(tiles, this.#at) : [areaOf(tiles, this.#at)],
+      own = elementsOf(tiles, this.#covers, this.#at),
+      across = this.#covers.shape[2],
       all = { row: 0, column: 0, rows, columns };
     const above = tiles.batch > 1 ? Math.floor(this.#at / (tiles.down * tiles.across)) * tiles.rows : 0;
     switch (place) {
       case "same":
-        return columns === tiles.columns ? own.map(each => ({ ...each, row: each.row + above })) : [];
+        return columns === across ? own.map(each => ({ ...each, row: each.row + above })) : [];
       case "row":
-        return columns === tiles.columns ? own.map(each => repeated(each, rows)) : [all];
+        return columns === across ? own.map(each => repeated(each, rows)) : [all];
+      case "a":
       case "column":
-        return own.map(each => ({ row: each.row, column: 0, rows: each.rows, columns: 1 }));
+        return own.map(each => ({ ...each, column: 0, columns }));
       case "scalar":
         return [all];
       case "moved":
@@ -434,7 +436,7 @@ class Drawing {
 
   /** Where the elements of an area come from, each for itself; of large areas the first. */
   #moved({ row, column, rows, columns: count }: Area, wide: number): Area[] {
-    const rowsOf = Array.from({ length: Math.min(rows, 64) }, (_, i) => (row + i) * this.#tiles.columns + column);
+    const rowsOf = Array.from({ length: Math.min(rows, 64) }, (_, i) => (row + i) * this.#covers.shape[2] + column);
     const places = rowsOf.flatMap(at => movedTo(this.#covers.map ?? [0], at, at + Math.min(count, 256) - 1));
     return places.map(at => ({ row: Math.floor(at / wide), column: at % wide, rows: 1, columns: 1 }));
   }
