@@ -25,11 +25,12 @@ class Row:
     late: bool = False
 
     def cells(self) -> tuple[str, ...]:
-        """Return steps, time in steps, in reduction and waiting, bytes that were reduced, and the last loss."""
+        """Return steps, time in steps, in reduction, of it beside steps, and waiting, bytes that were reduced, and the
+        last loss."""
         r = self.report
         return (
-            whole(r.step), duration(r.seconds), duration(r.reducing), duration(r.waiting), nbytes(r.nbytes),
-            sig(r.loss),
+            whole(r.step), duration(r.seconds), duration(r.reducing), duration(r.hidden), duration(r.waiting),
+            nbytes(r.nbytes), sig(r.loss),
         )  # fmt: skip
 
 
@@ -127,8 +128,9 @@ class DistributedRun:
         }
 
 
-HEAD = ("engine", "host", "device", "steps", "in steps", "in reduction", "waiting", "reduced", "loss", "")
-NUMBERS = (0, 3, 4, 5, 6, 7, 8)  # columns of HEAD
+HEAD = ("engine", "host", "device", "steps", "in steps", "in reduction", "beside steps", "waiting", "reduced",
+        "loss", "")  # fmt: skip
+NUMBERS = (0, 3, 4, 5, 6, 7, 8, 9)  # columns of HEAD
 Watcher = Callable[[DistributedRun], None]
 
 

@@ -31,7 +31,7 @@ def test_a_saved_run_has_its_engines_and_its_reduction(page: Page, document: Any
     rows = table.locator("tr", has=page.locator("td"))
     expect(rows).to_have_count(2)
     expect(table.locator("tr[data-late] td").first).to_have_text("1 late")
-    expect(rows.first).to_contain_text("node0cpu401 s500 ms1.5 s40 MB0.25")
+    expect(rows.first).to_contain_text("node0cpu401 s500 ms0 µs1.5 s40 MB0.25")
     expect(table).to_contain_text("engine 0 on node0 ended in step 31: started again from step 20")
     drawn = rows.first.locator("td").last.evaluate("e => e.style.backgroundImage")
     assert "0%, 33.3%" in drawn.replace(" 33.3%", ", 33.3%").replace(",,", ",") and "50% 100%" in drawn, drawn
@@ -43,7 +43,7 @@ def test_a_saved_run_has_its_engines_and_its_reduction(page: Page, document: Any
     expect(page.locator("tr[data-allreduce] + tr.gd-foldrow")).to_have_count(1)  # before the update, which is folded
     assert "10 µs" in (row.get_attribute("title") or "")
     page.locator(".gd-foldrow button").click()
-    before = document.data["allreduce"]["before"]
+    before = document.data["allreduce"]["buckets"][0]["before"]
     expect(page.locator(f'tr[data-allreduce] + .gd-foldrow + tr[data-entity="dispatch:{before}"]')).to_have_count(1)
     page.locator("thead .gd-sort", has_text="KB moved").click()
     expect(page.locator("tbody tr[data-entity] ~ tr[data-allreduce]")).to_have_count(1)
