@@ -238,18 +238,21 @@ def _default_count() -> int:
 # starting -------------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class Started:
-    """A controller and engines that were started here (`cluster`), or a connection alone (None)."""
+    """A controller and engines that were started here (`cluster`), or a connection alone (None). `lent`: the client is
+    the caller's."""
 
     kind: Engines
     client: Any
     cluster: Any
     timeout: float
     guard: Any = None
+    lent: bool = False
 
     def stop(self) -> None:
-        """End what was started, and the connection."""
-        with contextlib.suppress(Exception):
-            self.client.close()
+        """End what was started, and the connection that was made here."""
+        if not self.lent:
+            with contextlib.suppress(Exception):
+                self.client.close()
         if self.cluster is not None:
             _stopped(self.cluster)
         if self.guard is not None:
@@ -309,13 +312,22 @@ def _connected(profile: str | None, given: Any, n: int | None, timeout: float) -
             client = ipyparallel.Client(profile=profile, timeout=timeout)
         except (OSError, ipyparallel.error.TimeoutError) as error:
             wanted = f"a running one: ipcluster start --profile={profile}"
-            raise SessionError("cluster", f"profile {profile}", str(error), wanted) from error
+            raise SessionError("cluster", f"profile {profile}", " ".join(str(error).split()), wanted) from error
     else:
         raise ArgumentError("cluster", "client", type(given).__name__, "an ipyparallel Client or Cluster")
-    client.wait_for_engines(n or 1, timeout=timeout)
-    ranks = client[:].apply_sync(remote.mpi_rank)
-    kind: Engines = "mpi" if all(size == len(ranks) > 0 for _, size in ranks) else "local"
-    return Started(kind, client, None, timeout)
+    started = Started("local", client, None, timeout, lent=client is given)
+    try:
+        client.wait_for_engines(n or 1, timeout=timeout)
+        ranks = client[:].apply_sync(remote.mpi_rank)
+    except BaseException as error:
+        running = plural(len(client.ids), "engine")
+        started.stop()
+        if isinstance(error, ipyparallel.error.TimeoutError):
+            wanted = f"{n or 1}: start more, or timeout= waits longer"
+            raise SessionError("cluster", "n", f"{running} after {timeout:g} s", wanted) from error
+        raise
+    started.kind = "mpi" if all(size == len(ranks) > 0 for _, size in ranks) else "local"
+    return started
 
 
 def _mpiexec() -> str:
