@@ -78,7 +78,7 @@ class Calibration:
 def calibrate(cluster: Cluster) -> Calibration:
     """Measure reductions of several sizes over 2, 4 … and all engines; takes a second or so. The cluster remembers it,
     and its runs are predicted by it."""
-    cluster.check_open("calibrate")
+    cluster.check_alive("calibrate")
     if cluster.kind != "mpi" or len(cluster) < 2:
         given = f"{plural(len(cluster), 'engine')}{'' if cluster.kind == 'mpi' else ' without MPI'}"
         raise SessionError("calibrate", "cluster", given, 'cluster(n=2, engines="mpi"): two engines or more')

@@ -36,7 +36,7 @@ from gdlab.session.steps import Uploads
 from gdlab.study.study import Study
 
 EVERY = 0.2  # seconds between two reports
-MOST_TOLD = 512  # losses of a report: the newest
+MOST_TOLD = 4096  # losses of a report: the newest; who misses more hears the rest at the end
 LATE_STEPS = 20  # whose median says which engine is late
 
 
@@ -321,7 +321,8 @@ class _Part:
 
         fields: Mapping[str, Any] = {name: getattr(self.report, name) for name in Report.__slots__}
         first = max(0, len(self.losses) - MOST_TOLD)
-        publish_data({"report": dict(fields), "first": first, "losses": self.losses[first:]})
+        losses = self.losses[first:] if self.meeting.rank == 0 else []
+        publish_data({"report": dict(fields), "first": first, "losses": losses})
 
     def _due(self, made: int) -> bool:
         job = self.job

@@ -160,7 +160,7 @@ def _teller(runner: Runner, watch: Watcher | None, failed: list[Exception]) -> W
 
 def check_settings(cluster: Cluster, settings: Settings) -> None:
     """Refuse what no run over these engines can have."""
-    cluster.check_open("run")
+    cluster.check_alive("run")
     for name, least in (("steps", 0), ("accumulate", 1), ("check", 1), ("resume", 0)):
         value = getattr(settings, name)
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:

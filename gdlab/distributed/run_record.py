@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from gdlab.base.words import duration, grid, nbytes, plural, sig, whole
-from gdlab.distributed.clusters import Engine
+from gdlab.distributed.clusters import Engine, html_table
 from gdlab.distributed.meeting import Wire
 from gdlab.distributed.part import Report
 from gdlab.session.run.log import RunLog
@@ -116,16 +116,8 @@ class DistributedRun:
         return "\n".join([*lines, *map(str, self.lost), *grid(head, rows, right=NUMBERS)])
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from html import escape
-
-        head, *rows = self.table()
-        cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-        lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-        caption = escape(str(self).split("\n", 1)[0])
-        return {
-            "text/plain": str(self),
-            "text/html": f"<table><caption>{caption}</caption><tr>{cells}</tr>{lines}</table>",
-        }
+        told = str(self)
+        return {"text/plain": told, "text/html": html_table(told.split("\n", 1)[0], self.table(), right=NUMBERS)}
 
 
 HEAD = ("engine", "host", "device", "steps", "in steps", "in reduction", "beside steps", "waiting", "reduced",

@@ -52,6 +52,26 @@ def test_a_saved_run_has_its_engines_and_its_reduction(page: Page, document: Any
     assert page.evaluate(AUDIT) == [] and page.evaluate(CUT) == []
 
 
+def test_buckets_stand_behind_what_writes_their_gradients(page: Page) -> None:
+    study = Study(networks.mlp(), train=True, device="cpu", name="mlp")
+    study.prepare(init=0, adam=1e-3, feed="random:1")
+    as_if_run(study, buckets=3)
+    document = study.doc
+    study.close()
+    mount(page, document)
+    open_tab(page, "plan")
+    rows = page.locator("tr[data-allreduce]")
+    expect(rows).to_have_count(3)
+    expect(rows.first).to_contain_text("allreduce 1 of 3 over 2 engines, predicted")
+    expect(rows.first).to_contain_text("2.5 ms of it beside the step")
+    for k, bucket in enumerate(document.data["allreduce"]["buckets"][:2]):
+        after = page.locator(f'tr[data-allreduce] + tr[data-entity="dispatch:{bucket["before"]}"]')
+        expect(after).to_have_count(1)
+        assert rows.nth(k).evaluate("e => e.nextElementSibling.dataset.entity") == f"dispatch:{bucket['before']}"
+    expect(page.locator("tr[data-allreduce] + tr.gd-foldrow")).to_have_count(1)
+    assert page.evaluate(AUDIT) == [] and page.evaluate(CUT) == []
+
+
 def test_a_live_run_tells_its_engines(page: Page, document: Any) -> None:
     section = document.data["runs"][-1]["engines"]
     live(page, document)
