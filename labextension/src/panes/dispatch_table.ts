@@ -164,11 +164,12 @@ export class DispatchTable {
     this.#drawFoot();
     order.sort((a, b) => of!(b) - of!(a) || a - b);
     if (this.#plain) order.splice(this.#first, this.#updates.open ? 0 : Infinity, UPDATES);
-    const buckets = (!this.#part && this.#plan.allreduce?.buckets) || [];
+    const buckets = this.#part ? [] : (this.#plan.allreduce?.buckets ?? []);
     const sorted = this.#sort !== this.#columns[0];
-    for (let b = buckets.length - 1; b >= 0; b--)
-      order.splice(sorted ? dispatches.length : Math.min(buckets[b]!.before, this.#first), 0, BUCKETS - b);
-    this.el.toggleAttribute("data-sorted", this.#sort !== this.#columns[0]);
+    buckets.forEach((each, b) =>
+      order.splice(sorted ? Infinity : Math.min(each.before, this.#first) + b, 0, BUCKETS - b),
+    );
+    this.el.toggleAttribute("data-sorted", sorted);
     replace(this.#head, h("tr", null, ...this.#columns.map(each => this.#headCell(each))));
     this.#rows.set(order.length, i => {
       const k = order[i]!;
