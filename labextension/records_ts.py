@@ -44,6 +44,7 @@ SECTIONS = (
     sections.RunMemory,
     sections.EngineRow,
     sections.EnginesSection,
+    sections.BucketForm,
     sections.AllreduceForm,
     sections.RunRecord,
     sections.StepSeconds,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,7 +151,29 @@ class Recorded(ABC):
         return len(self.bounds)
 
 
-Item = Bound | Copy | Clear | Decode | Encode | Stamp | Recorded
+@dataclass(frozen=True, slots=True)
+class RecordedPart:
+    """Of a queue on wgpu: dispatches start … stop − 1 of a list that was made ready."""
+
+    list: Recorded
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def bounds(self) -> tuple[Bound, ...]:
+        """Return them one by one."""
+        return self.list.bounds[self.start : self.stop]
+
+    @property
+    def workgroups(self) -> int:
+        """Return how many workgroups they have."""
+        return sum(math.prod(bound.dispatch.workgroups) for bound in self.bounds)
+
+
+Item = Bound | Copy | Clear | Decode | Encode | Stamp | Recorded | RecordedPart
 STAMP_BYTES = 16  # of a dispatch: its begin and its end
 
 
@@ -311,6 +334,16 @@ class StepCall:
     copies: Sequence[BufferCopy] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class StepPart:
+    """A part of a step: its dispatches up to `stop` − 1, those of the update counted after the plan's, and the copies
+    that follow them into `landing`."""
+
+    stop: int
+    copies: Sequence[BufferCopy]
+    landing: Readback
+
+
 class Program(ABC):
     """A plan made ready on a device: its buffers live here. All methods are called in its `turn`: of each program on
     cpu, of each adapter. Programs that train on shared parameters have one turn."""
@@ -379,6 +412,11 @@ class Program(ABC):
         """One step: the plan's dispatches, then the update's (with `scalars`: float32, `SCALARS` order), then the
         copies, which commute; not `whole`: of the update the `early` ones alone, which add up gradients. `landing`
         tells when the step has ended, and takes copies; such a step has no loss in `losses`."""
+
+    @abstractmethod
+    def step_in_parts(self, scalars: Array | None, parts: Sequence[StepPart]) -> Iterator[None]:
+        """One step that is not `whole`, submitted part by part, and then what is left of it. Yields after each part
+        whose landing is readable, while the device goes on with the next ones; the step counts once all are made."""
 
     @abstractmethod
     def copy(self, copies: Sequence[BufferCopy], landing: Readback) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from gdlab.distributed.run_record import DistributedRun
@@ -13,10 +13,23 @@ _latest: WeakKeyDictionary[Study, Allreduce] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
+class BucketRow:
+    """A bucket of the reduction: how many dispatches of a step stand before it, its bytes on the wire, and seconds: as
+    predicted, as measured, and of these, those beside the step."""
+
+    before: int
+    nbytes: int
+    predicted: float
+    measured: float | None = None
+    hidden: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Allreduce:
     """The mean of all gradients (`nbytes`) over so many engines, once per update of `accumulate` steps. Seconds: `read`
     and `write` of the gradients by the host, `ring` of the reduction between engines, as predicted from `link` and
-    `latency`; `measured`: the mean over the reductions of a run, None before one."""
+    `latency`; `measured`: the mean over the reductions of a run, None before one. `buckets`: the parts in which a run
+    made it, of a step with `dispatches`."""
 
     engines: int
     nbytes: int
@@ -27,6 +40,8 @@ class Allreduce:
     link: str
     latency: str
     measured: float | None = None
+    buckets: tuple[BucketRow, ...] = ()
+    dispatches: int = 0
 
     @property
     def predicted(self) -> float:
@@ -44,11 +59,13 @@ def keep_prediction(study: Study, scaling: Scaling, engines: int) -> None:
     if engines < 2:
         return
     row, old = scaling.row(engines), _latest.get(study)
-    same = old is not None and (old.engines, old.nbytes) == (engines, scaling.nbytes)
-    _keep(study, Allreduce(
+    made = Allreduce(
         engines, scaling.nbytes, scaling.accumulate, scaling.read, row.ring, scaling.write, scaling.link_words,
-        scaling.latency_words, old.measured if old is not None and same else None,
-    ))  # fmt: skip
+        scaling.latency_words,
+    )  # fmt: skip
+    if old is not None and (old.engines, old.nbytes) == (engines, scaling.nbytes):
+        made = replace(made, measured=old.measured, buckets=old.buckets, dispatches=old.dispatches)
+    _keep(study, made)
 
 
 def keep_measured(study: Study, run: DistributedRun, link: float, latency: float, words: tuple[str, str]) -> None:
@@ -61,7 +78,16 @@ def keep_measured(study: Study, run: DistributedRun, link: float, latency: float
     read, write = max(report.read for report in reports), max(report.write for report in reports)
     ring = ring_seconds(n, size, link, latency)
     measured = sum(report.reducing for report in reports) / reductions
-    _keep(study, Allreduce(n, size, run.accumulate, read, ring, write, *words, measured))
+    buckets = tuple(
+        BucketRow(
+            each[0].stop, each[0].nbytes,
+            (read + write) * each[0].nbytes / size + ring_seconds(n, each[0].nbytes, link, latency),
+            sum(times.seconds for times in each) / reductions, sum(times.hidden for times in each) / reductions,
+        )
+        for each in zip(*(report.buckets for report in reports), strict=True)
+    )  # fmt: skip
+    dispatches = reports[0].dispatches
+    _keep(study, Allreduce(n, size, run.accumulate, read, ring, write, *words, measured, buckets, dispatches))
 
 
 def _keep(study: Study, made: Allreduce) -> None:

@@ -78,7 +78,7 @@ class Calibration:
 def calibrate(cluster: Cluster) -> Calibration:
     """Measure reductions of several sizes over 2, 4 … and all engines; takes a second or so. The cluster remembers it,
     and its runs are predicted by it."""
-    cluster.check_open("calibrate")
+    cluster.check_alive("calibrate")
     if cluster.kind != "mpi" or len(cluster) < 2:
         given = f"{plural(len(cluster), 'engine')}{'' if cluster.kind == 'mpi' else ' without MPI'}"
         raise SessionError("calibrate", "cluster", given, 'cluster(n=2, engines="mpi"): two engines or more')
@@ -121,13 +121,12 @@ def reduction_times(sizes: Sequence[int], counts: Sequence[int], repeats: int) -
 
 
 def _seconds(comm: Any, size: int, repeats: int) -> float:
-    from gdlab.distributed.meeting import begin_sum
+    from gdlab.distributed.meeting import sum_f32
 
     data, found = np.zeros(max(1, size // 4), np.float32), []
     for _ in range(repeats + 1):
         comm.Barrier()
         begin = time.perf_counter()
-        for request in begin_sum(comm, data):
-            request.Wait()
+        sum_f32(comm, data)
         found.append(time.perf_counter() - begin)
     return float(median(found[1:]))

@@ -8,13 +8,14 @@ import shutil
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from gdlab.base.errors import ArgumentError, DistributedUnavailableError, SessionError
-from gdlab.base.words import clipped, grid, nbytes, plural
+from gdlab.base.words import clipped, grid, listed, nbytes, plural
 from gdlab.devices.choose import checked_kind
 from gdlab.distributed import engine as remote
 from gdlab.distributed.engine import Description, hardware_adapters
@@ -106,6 +107,14 @@ class Cluster:
         if self.closed:
             raise SessionError(where, "cluster", "a closed one", "an open one: cluster(…) starts another")
 
+    def check_alive(self, where: str) -> None:
+        """Raise `SessionError` once the cluster is closed, or where an engine of it has ended."""
+        self.check_open(where)
+        if dead := self.died():
+            names = listed([str(engine.rank) for engine in dead])
+            again = "all alive" + (": its restart() starts them again" if self.owned else "")
+            raise SessionError(where, "cluster", f"one whose engines {names} of {len(self)} have ended", again)
+
     # parts ------------------------------------------------------------------------------------------------------------
     def __len__(self) -> int:
         return len(self.engines)
@@ -155,8 +164,9 @@ class Cluster:
         for engine in self.engines:
             kinds[engine.device_words] = kinds.get(engine.device_words, 0) + 1
         devices = ", ".join(name if count == 1 else f"{name} ×{count}" for name, count in kinds.items())
-        closed = ", closed" if self.closed else ""
-        return f"<Cluster: {plural(len(self), 'engine')} on {plural(hosts, 'host')}, {devices}{closed}>"
+        dead = 0 if self.closed else len(self.died())
+        state = ", closed" if self.closed else f", {dead} of them ended" if dead else ""
+        return f"<Cluster: {plural(len(self), 'engine')} on {plural(hosts, 'host')}, {devices}{state}>"
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return the table of engines: a head, then a row per engine."""
@@ -168,13 +178,19 @@ class Cluster:
         return f"{self!r}\n" + "\n".join(grid(head, rows))
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from html import escape
+        return {"text/plain": str(self), "text/html": html_table(repr(self), self.rows(), right=(0, 2, 5, 7))}
 
-        head, *rows = self.rows()
-        cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-        lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-        table = f"<table><caption>{escape(repr(self))}</caption><tr>{cells}</tr>{lines}</table>"
-        return {"text/plain": str(self), "text/html": table}
+
+def html_table(caption: str, rows: Sequence[Sequence[str]], right: Collection[int]) -> str:
+    """Return a table, whose first row is its head, as HTML; the columns in `right` have numbers, others texts."""
+    sides = ["right" if k in right else "left" for k in range(len(rows[0]))]
+
+    def line(row: Sequence[str], tag: str) -> str:
+        cells = zip(row, sides, strict=True)
+        return "".join(f'<{tag} style="text-align:{side}">{escape(cell)}</{tag}>' for cell, side in cells)
+
+    lines = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows[1:])
+    return f"<table><caption>{escape(caption)}</caption><tr>{line(rows[0], 'th')}</tr>{lines}</table>"
 
 
 def _row(engine: Engine) -> tuple[str, ...]:
@@ -238,18 +254,21 @@ def _default_count() -> int:
 # starting -------------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class Started:
-    """A controller and engines that were started here (`cluster`), or a connection alone (None)."""
+    """A controller and engines that were started here (`cluster`), or a connection alone (None). `lent`: the client is
+    the caller's."""
 
     kind: Engines
     client: Any
     cluster: Any
     timeout: float
     guard: Any = None
+    lent: bool = False
 
     def stop(self) -> None:
-        """End what was started, and the connection."""
-        with contextlib.suppress(Exception):
-            self.client.close()
+        """End what was started, and the connection that was made here."""
+        if not self.lent:
+            with contextlib.suppress(Exception):
+                self.client.close()
         if self.cluster is not None:
             _stopped(self.cluster)
         if self.guard is not None:
@@ -309,13 +328,22 @@ def _connected(profile: str | None, given: Any, n: int | None, timeout: float) -
             client = ipyparallel.Client(profile=profile, timeout=timeout)
         except (OSError, ipyparallel.error.TimeoutError) as error:
             wanted = f"a running one: ipcluster start --profile={profile}"
-            raise SessionError("cluster", f"profile {profile}", str(error), wanted) from error
+            raise SessionError("cluster", f"profile {profile}", " ".join(str(error).split()), wanted) from error
     else:
         raise ArgumentError("cluster", "client", type(given).__name__, "an ipyparallel Client or Cluster")
-    client.wait_for_engines(n or 1, timeout=timeout)
-    ranks = client[:].apply_sync(remote.mpi_rank)
-    kind: Engines = "mpi" if all(size == len(ranks) > 0 for _, size in ranks) else "local"
-    return Started(kind, client, None, timeout)
+    started = Started("local", client, None, timeout, lent=client is given)
+    try:
+        client.wait_for_engines(n or 1, timeout=timeout)
+        ranks = client[:].apply_sync(remote.mpi_rank)
+    except BaseException as error:
+        running = plural(len(client.ids), "engine")
+        started.stop()
+        if isinstance(error, ipyparallel.error.TimeoutError):
+            wanted = f"{n or 1}: start more, or timeout= waits longer"
+            raise SessionError("cluster", "n", f"{running} after {timeout:g} s", wanted) from error
+        raise
+    started.kind = "mpi" if all(size == len(ranks) > 0 for _, size in ranks) else "local"
+    return started
 
 
 def _mpiexec() -> str:

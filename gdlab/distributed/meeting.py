@@ -1,19 +1,20 @@
-"""Reduce arrays over the engines of a run: one host buffer, in parts that are under way while others are read."""
+"""Reduce gradients over the engines of a run, bucket by bucket, while the device makes the next ones."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from gdlab.base.types import Array
+from gdlab.devices.base import Readback, StepPart
+from gdlab.distributed.gradient_buckets import LARGE_BYTES, Layout, layout_of, ready_order, usual_bytes
 from gdlab.session import Session
 
 Wire = Literal["f32", "f16"]
-PART_BYTES = 16 << 20  # of one reduction; large tensors are cut
 REHEARSED_BYTES = 64 << 20
 
 
@@ -35,20 +36,49 @@ class MeetingResult:
     failed: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """A reduction that has ended: when it began to wait for the other engines, when all were there, and its end."""
+
+    bucket: int
+    begin: float
+    together: float
+    end: float
+
+
+@dataclass(slots=True)
+class BucketTimes:
+    """A bucket's place in a step (`stop` dispatches before it), bytes on the wire in each reduction, and the seconds
+    of all its reductions so far, of which `hidden` ran beside the step; the time to write the means to the device is
+    shared out by size."""
+
+    stop: int
+    nbytes: int
+    seconds: float = 0.0
+    hidden: float = 0.0
+
+
 @dataclass(slots=True)
 class Meeting:
-    """Let the engines of a run meet: `comm` is a communicator of mpi4py. Times are seconds so far. `wire`: the format
-    in which gradients travel; `rounded` and `squares`: sums of squares of what they lost by it, and of themselves."""
+    """Let the engines of a run meet: `comm` is a communicator of mpi4py. Times are seconds so far: `waiting` for other
+    engines after the own step, `reducing`, of which `hidden` ran beside the step. `wire`: the format in which gradients
+    travel; `rounded` and `squares`: sums of squares of what they lost by it, and of themselves. One thread reduces, in
+    the same order on every engine, while this one sees to the device; the two never use `comm` at once."""
 
     comm: Any
     wire: Wire = "f32"
     waiting: float = 0.0
     reducing: float = 0.0
+    hidden: float = 0.0
     nbytes: int = 0
     reductions: int = 0
     rounded: float = 0.0
     squares: float = 0.0
-    _buffer: Array = field(default_factory=lambda: np.empty(0, np.float32))
+    layout: Layout = Layout((), ())
+    buckets: list[BucketTimes] = field(default_factory=list)
+    _gradients: Array = field(default_factory=lambda: np.empty(0, np.float32))
+    _sent: list[Future[_Sum]] = field(default_factory=list)
+    _reducer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "gdlab-reduce"))
 
     @property
     def rank(self) -> int:
@@ -60,8 +90,12 @@ class Meeting:
         """Return the number of engines."""
         return int(self.comm.Get_size())
 
+    def close(self) -> None:
+        """End the thread that reduces."""
+        self._reducer.shutdown()
+
     def vote(self, mine: Vote) -> MeetingResult:
-        """Exchange votes; returns when every engine has given its own: here the early wait for the late."""
+        """Exchange votes; returns when every engine has given its own."""
         begin = time.perf_counter()
         words = np.zeros((3, self.size))
         words[:, self.rank] = mine.loss, mine.stop, mine.failed
@@ -70,76 +104,115 @@ class Meeting:
         failed = tuple(int(k) for k in np.flatnonzero(words[2]))
         return MeetingResult(tuple(words[0].tolist()), bool(words[1].any()), failed)
 
-    def reduce(self, session: Session) -> None:
-        """Put the mean over the engines in the place of every gradient that the update reads."""
-        begin = time.perf_counter()
-        if self.size > 1:
-            session.loaded.exclusively(lambda: self._reduce(session))
-        self.reducing += time.perf_counter() - begin
+    # gradients --------------------------------------------------------------------------------------------------------
+    def agree(self, session: Session, bucket_bytes: int | None) -> None:
+        """Lay out the gradients of a session as engine 0 does; None: the usual size of a bucket on its device."""
+        if self.size == 1:
+            return
+        head = (ready_order(session), bucket_bytes or usual_bytes(session)) if self.rank == 0 else None
+        self.layout = layout_of(session, *self.comm.bcast(head))
+        each = 2 if self.wire == "f16" else 4
+        self.buckets = [BucketTimes(bucket.stop, each * bucket.size) for bucket in self.layout.buckets]
+        self._gradients = np.zeros(self.layout.size, np.float32)
 
-    def _reduce(self, session: Session) -> None:
-        program, buffers = session.loaded.program, [b for _, b in session.updates.gradient_buffers()]
-        share, under_way = np.float32(1 / self.size), []
-        groups = list(_groups(session, buffers))
-        whole = sum(size for group in groups for _, size in group)
-        if self._buffer.size != whole:
-            self._buffer = np.empty(whole, np.float32)
-        start = 0
-        for group in groups:
-            part = self._buffer[start : start + sum(size for _, size in group)]
-            at = 0
-            for buffer, size in group:
-                part[at : at + size] = program.download(buffer).reshape(-1)
-                at += size
-            under_way.append((group, part, self._begin(part)))
-            start += part.size
-        for group, part, requests in under_way:
-            for request in requests:
-                request.Wait()
-            part *= share
-            at = 0
-            for buffer, size in group:
-                program.upload(buffer, part[at : at + size].reshape(_shape(session, buffer)))
-                at += size
-        self.nbytes += (2 if self.wire == "f16" else 4) * whole
-        self.reductions += 1
+    def parts(self, session: Session) -> list[StepPart]:
+        """Return the parts of a step behind which the buckets are ready, each with a landing of its own."""
+        queue = session.loaded.program.queue
+        landings = [queue.readback(4 * bucket.size) for bucket in self.layout.buckets]
+        made = zip(self.layout.buckets, landings, strict=True)
+        return [StepPart(bucket.stop, bucket.copies(landing), landing) for bucket, landing in made]
+
+    def send(self, landing: Readback) -> None:
+        """Begin the sum of the next bucket, whose landing is readable."""
+        part = self._part(len(self._sent))
+        part[:] = np.frombuffer(landing.view(), np.float32, part.size)
+        landing.release()
+        self._begin()
+
+    def finish(self) -> None:
+        """Return when all sums have ended. An engine that has failed takes part with what lies there: the vote that
+        follows tells the others."""
+        begin = time.perf_counter()
+        while len(self._sent) < len(self.layout.buckets):
+            self._begin()
+        for each in [future.result() for future in self._sent]:
+            hidden = max(0.0, min(each.end, begin) - each.together)
+            self.waiting += max(0.0, each.together - max(each.begin, begin))
+            times, seconds = self.buckets[each.bucket], each.end - each.together
+            self.reducing, self.hidden = self.reducing + seconds, self.hidden + hidden
+            times.seconds, times.hidden = times.seconds + seconds, times.hidden + hidden
+            self.nbytes += times.nbytes
+        self.reductions += bool(self._sent)
+        self._sent.clear()
+
+    def write(self, session: Session) -> None:
+        """Put the means over the engines in the place of the gradients."""
+        begin = time.perf_counter()
+
+        def run() -> None:
+            for each in self.layout.gradients:
+                mean = self._gradients[each.start : each.start + each.size]
+                session.loaded.program.upload(each.buffer, mean.reshape(each.shape))
+
+        if self.layout.gradients:
+            session.loaded.exclusively(run)
+            seconds = time.perf_counter() - begin
+            self.reducing += seconds
+            for times, bucket in zip(self.buckets, self.layout.buckets, strict=True):
+                times.seconds += seconds * bucket.size / self.layout.size
 
     @property
     def error(self) -> float:
         """Return the relative error of this engine's gradients on the wire, in the norm of all."""
         return float(np.sqrt(self.rounded / self.squares)) if self.squares > 0 else 0.0
 
-    def _begin(self, part: Array) -> list[Any]:
-        if self.wire == "f32":
-            return begin_sum(self.comm, part)
+    def _part(self, bucket: int) -> Array:
+        it = self.layout.buckets[bucket]
+        return self._gradients[it.start : it.start + it.size]
+
+    def _begin(self) -> None:
+        self._sent.append(self._reducer.submit(self._sum, len(self._sent)))
+
+    def _sum(self, bucket: int) -> _Sum:
+        """Put the mean over the engines in the place of a bucket; on the thread that reduces."""
+        part, begin = self._part(bucket), time.perf_counter()
+        self.comm.Barrier()
+        together = time.perf_counter()
+        if self.wire == "f16":
+            self._sum_f16(part)
+        else:
+            sum_f32(self.comm, part)
+        part *= np.float32(1 / self.size)
+        return _Sum(bucket, begin, together, time.perf_counter())
+
+    def _sum_f16(self, part: Array) -> None:
         sent = to_f16(part)
         known = np.isfinite(part)
         own = part[known].astype(np.float64)
         self.rounded += float(((sent[known] - own) ** 2).sum())
         self.squares += float((own**2).sum())
         sum_f16(self.comm, sent, part)
-        return []
 
     def rehearse(self, session: Session) -> tuple[float, float]:
         """Return the seconds in which all gradients are read and written: measured on the first `REHEARSED_BYTES`."""
         return session.loaded.exclusively(lambda: self._rehearse(session)) if self.size > 1 else (0.0, 0.0)
 
     def _rehearse(self, session: Session) -> tuple[float, float]:
-        program, buffers = session.loaded.program, [b for _, b in session.updates.gradient_buffers()]
-        sizes = [4 * int(np.prod(_shape(session, b))) for b in buffers]
+        program, gradients = session.loaded.program, layout_of(session, ready_order(session), LARGE_BYTES).gradients
+        sizes = [4 * each.size for each in gradients]
         measured, at = [0.0, 0.0], 0
-        for at, buffer in enumerate(buffers, 1):
+        for at, each in enumerate(gradients, 1):
             begin = time.perf_counter()
-            data = program.download(buffer)
+            data = program.download(each.buffer)
             middle = time.perf_counter()
-            program.upload(buffer, data)
+            program.upload(each.buffer, data)
             measured[0] += middle - begin
             measured[1] += time.perf_counter() - middle
             if sum(sizes[:at]) >= REHEARSED_BYTES:
                 break
         begin = time.perf_counter()
-        if buffers:
-            program.download(buffers[0])  # behind what was written
+        if gradients:
+            program.download(gradients[0].buffer)  # behind what was written
         measured[1] += time.perf_counter() - begin
         share = sum(sizes) / max(1, sum(sizes[:at]))
         return measured[0] * share, measured[1] * share
@@ -159,13 +232,9 @@ class Meeting:
         return names[int(differ[0])] if differ.size else None
 
 
-def begin_sum(comm: Any, part: Array) -> list[Any]:
-    """Begin the sum of an array over all engines, in pieces of a bounded size; return what is to be waited for."""
-    if part.nbytes < PART_BYTES // 64:  # too small to be worth a request
-        comm.Allreduce(_in_place(), part)
-        return []
-    step = PART_BYTES // 4
-    return [comm.Iallreduce(_in_place(), part[k : k + step]) for k in range(0, part.size, step)]
+def sum_f32(comm: Any, part: Array) -> None:
+    """Put the sum over all engines in the place of an array."""
+    comm.Allreduce(_in_place(), part)
 
 
 def to_f16(values: Array) -> Array:
@@ -187,28 +256,6 @@ def sum_f16(comm: Any, sent: Array, result: Array) -> None:
     mean = to_f16(parts.astype(np.float32).mean(0, dtype=np.float32))
     comm.Allgather(mean.view(np.uint16), mine.view(np.uint16))
     np.multiply(mine[: sent.size], np.float32(n), out=result, dtype=np.float32)
-
-
-def _groups(session: Session, buffers: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
-    """Cut the buffers into groups of about `PART_BYTES`: (buffer, elements) of each."""
-    group: list[tuple[int, int]] = []
-    nbytes = 0
-    for buffer in buffers:
-        size = int(np.prod(_shape(session, buffer)))
-        if group and nbytes + 4 * size > PART_BYTES:
-            yield group
-            group, nbytes = [], 0
-        group.append((buffer, size))
-        nbytes += 4 * size
-    if group:
-        yield group
-
-
-def _shape(session: Session, buffer: int) -> tuple[int, ...]:
-    known = len(session.loaded.plan.buffers)
-    if buffer < known:
-        return session.loaded.plan.buffers[buffer].shape
-    return session.updates.state_buffers[buffer - known].shape
 
 
 def _in_place() -> Any:

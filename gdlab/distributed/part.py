@@ -23,7 +23,7 @@ from gdlab.base.types import Array
 from gdlab.base.words import listed
 from gdlab.distributed import engine_feeds
 from gdlab.distributed.engine import device_name
-from gdlab.distributed.meeting import Meeting, Vote, Wire
+from gdlab.distributed.meeting import BucketTimes, Meeting, Vote, Wire
 from gdlab.graph import Graph
 from gdlab.plan import compile as compile_graph
 from gdlab.plan.records import PlanMode
@@ -32,10 +32,11 @@ from gdlab.session import Session, open_session, resolve_device
 from gdlab.session.checkpoint import CheckpointContent
 from gdlab.session.run.lookout import Lookout
 from gdlab.session.run.stop_conditions import parse_test
+from gdlab.session.steps import Uploads
 from gdlab.study.study import Study
 
 EVERY = 0.2  # seconds between two reports
-MOST_TOLD = 512  # losses of a report: the newest
+MOST_TOLD = 4096  # losses of a report: the newest; who misses more hears the rest at the end
 LATE_STEPS = 20  # whose median says which engine is late
 
 
@@ -66,14 +67,17 @@ class Job:
     until: str | None = None
     mpi: bool = True
     wire: Wire = "f32"
+    bucket_bytes: int | None = None
 
 
 @dataclass(slots=True)
 class EngineReport:
     """An engine's figures so far: steps made, seconds in steps, reductions and waiting, bytes, its own last loss, and
-    the median over the last updates of the time that its own step took. `reductions`: how many were made; `read` and
-    `write`: seconds in which all gradients go to the host and back, measured before the first step; `error`: that of
-    its gradients on the wire, by their norm."""
+    the median over the last updates of the time that its own step took. `reductions`: how many were made, `hidden`: of
+    their seconds those beside its steps; `buckets`: the times of each bucket, `dispatches`: of a step
+    before the update; `read` and `write`: seconds in which all
+    gradients go to the host and back, measured before the first step; `error`: that of its gradients on the wire, by
+    their norm."""
 
     step: int = 0
     seconds: float = 0.0
@@ -88,6 +92,9 @@ class EngineReport:
     read: float = 0.0
     write: float = 0.0
     error: float = 0.0
+    hidden: float = 0.0
+    buckets: tuple[BucketTimes, ...] = ()
+    dispatches: int = 0
 
 
 @dataclass(slots=True)
@@ -114,7 +121,7 @@ def run(job: Job) -> Ended:
     from mpi4py import MPI
 
     meeting = Meeting(MPI.COMM_WORLD if job.mpi else MPI.COMM_SELF, job.wire)
-    with stop_signal() as stop:
+    with stop_signal() as stop, contextlib.closing(meeting):
         return _EnginePart(job, meeting, stop).run()
 
 
@@ -167,6 +174,8 @@ class _EnginePart:
             return Ended(self.report, failed=outcome.failed)
         assert session is not None and batches is not None  # nobody failed
         self._share_state(session)
+        self.meeting.agree(session, self.job.bucket_bytes)
+        self.report.dispatches = len(session.loaded.plan.dispatches) + session.updates.update.early
         if self.meeting.rank == 0 and self.job.first:
             self.losses = np.load(Path(self.job.state).with_suffix(".npy")).tolist()
         return self._steps(session, batches)
@@ -238,11 +247,12 @@ class _EnginePart:
             begin = time.perf_counter()
             loss = self._attempt(lambda made=made: self._gradients(session, batches, made))
             own = time.perf_counter() - begin
+            self.meeting.finish()
             outcome = self.meeting.vote(Vote(np.nan if loss is None else loss, self.stop.is_set(), loss is None))
             if outcome.failed:
                 failed = outcome.failed
                 break
-            self.meeting.reduce(session)
+            self._attempt(lambda: self.meeting.write(session))
             begin = time.perf_counter()
             self._attempt(session.steps.make_update)
             made, updates = made + job.accumulate, updates + 1
@@ -277,9 +287,18 @@ class _EnginePart:
                 raise MissingInputError("run", "feed", f"no value for {listed(unset)}", "one of every input")
             number = self.job.base + step * self.meeting.size + self.meeting.rank
             session.progress.draw_offset = number - session.progress.steps  # random numbers: those of one session
-            session.steps.make_gradients(uploads)
+            self._step(session, uploads, step == made + self.job.accumulate - 1)
             losses += [loss for _, loss in session.take_losses(True)]
         return float(np.mean(losses)) if losses else 0.0
+
+    def _step(self, session: Session, uploads: Uploads, last: bool) -> None:
+        """Make a step; behind the last of an update the gradients are sent, bucket by bucket."""
+        parts = self.meeting.parts(session) if last else []
+        try:
+            session.steps.make_gradients(uploads, parts, lambda k: self.meeting.send(parts[k].landing))
+        finally:
+            for part in parts:
+                part.landing.release()
 
     # reports and checkpoints ------------------------------------------------------------------------------------------
     def _count(self, made: int, own: float, loss: float) -> None:
@@ -287,9 +306,10 @@ class _EnginePart:
         report = self.report
         report.step, report.loss, report.losses = made, loss, len(self.losses)
         report.seconds += own
-        report.error = self.meeting.error
-        report.reducing, report.waiting, report.nbytes, report.reductions = (
-            self.meeting.reducing, self.meeting.waiting, self.meeting.nbytes, self.meeting.reductions)  # fmt: skip
+        meeting = self.meeting
+        report.reducing, report.hidden, report.waiting = meeting.reducing, meeting.hidden, meeting.waiting
+        report.nbytes, report.reductions, report.error = meeting.nbytes, meeting.reductions, meeting.error
+        report.buckets = tuple(meeting.buckets)
         self._tell()
 
     def _tell(self, force: bool = False) -> None:
@@ -301,7 +321,8 @@ class _EnginePart:
 
         fields: Mapping[str, Any] = {name: getattr(self.report, name) for name in EngineReport.__slots__}
         first = max(0, len(self.losses) - MOST_TOLD)
-        publish_data({"report": dict(fields), "first": first, "losses": self.losses[first:]})
+        losses = self.losses[first:] if self.meeting.rank == 0 else []
+        publish_data({"report": dict(fields), "first": first, "losses": losses})
 
     def _due(self, made: int) -> bool:
         job = self.job

@@ -31,6 +31,7 @@ from gdlab.study.study import Study
 
 POLL, LOOK, DROP = 0.05, 0.25, 10  # seconds between two looks for the end, for dead engines; to remove files
 LATE, LEAST = 1.5, 1e-3  # times the median of all engines, and at least so many seconds more
+MOST_BUCKET_BYTES = 256 << 20
 DIED = re.compile(r"process rank (\d+) .*?exited on", re.S)
 EVERY = re.compile(r"(\d+(?:\.\d+)?)\s*s")
 
@@ -60,21 +61,23 @@ class RunSettings:
     save_every: int | str = "30s"
     store: str | Path | None = None
     wire: Wire = "f32"
+    bucket_bytes: int | None = None
 
 
 def run_on(
     cluster: Cluster, study: Study, steps: int, *, feed: Any = None, sgd: float | None = None,
     adam: float | None = None, init: int | None = None, until: str | None = None, accumulate: int = 1,
     check: int = 100, resume: int = 0, save_every: int | str = "30s", store: str | Path | None = None,
-    wire: Wire = "f32", watch: Watcher | None = None,
+    wire: Wire = "f32", bucket_bytes: int | None = None, watch: Watcher | None = None,
 ) -> DistributedRun:  # fmt: skip
     """Make `steps` steps of the study on every engine, the gradients of each `accumulate` steps averaged over all
     engines; then engine 0's parameters, moments and counters are the study's. `wire="f16"`: gradients travel in 16
-    bits, half the bytes, and the record has the error that this makes. `watch` is called about five times per
-    second."""
+    bits, half the bytes, and the record has the error that this makes. `bucket_bytes`: gradients are reduced in
+    buckets of so many bytes, each when its last gradient is written, beside the rest of the step (4 MiB on a hardware
+    adapter, else 64 MiB). `watch` is called about five times per second."""
     if not study.train:
         raise SessionError(f"graph {study.name}", "on", "a study for inference", "train=True: gradients meet")
-    settings = RunSettings(steps, until, accumulate, check, resume, save_every, store, wire)
+    settings = RunSettings(steps, until, accumulate, check, resume, save_every, store, wire, bucket_bytes)
     check_settings(cluster, settings)
     given = engine_feeds.to_send(study.execution.opening.feed if feed is None else feed)
     study.prepare(sgd=sgd, adam=adam, init=init)
@@ -157,7 +160,7 @@ def _teller(runner: Runner, watch: Watcher | None, failed: list[Exception]) -> W
 
 def check_settings(cluster: Cluster, settings: RunSettings) -> None:
     """Refuse what no run over these engines can have."""
-    cluster.check_open("run")
+    cluster.check_alive("run")
     for name, least in (("steps", 0), ("accumulate", 1), ("check", 1), ("resume", 0)):
         value = getattr(settings, name)
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
@@ -171,6 +174,11 @@ def check_settings(cluster: Cluster, settings: RunSettings) -> None:
         raise ArgumentError("run", "resume", f"{resume} on engines that ran before", "engines that cluster() started")
     if settings.wire not in get_args(Wire):
         raise ArgumentError("run", "wire", f"{settings.wire!r:.40}", f"one of {', '.join(get_args(Wire))}")
+    nbytes = settings.bucket_bytes
+    whole = isinstance(nbytes, (int, np.integer)) and not isinstance(nbytes, bool)
+    if nbytes is not None and not (whole and 4 <= nbytes <= MOST_BUCKET_BYTES):
+        wanted = f"bytes from 4 to {MOST_BUCKET_BYTES >> 20} MiB, or None"
+        raise ArgumentError("run", "bucket_bytes", f"{nbytes!r:.40}", wanted)
     _saves(settings.save_every)
 
 
@@ -195,7 +203,7 @@ def _job(
     return Job(
         subject.key, subject.opens, session.optimizer, update, given, inputs, 0, int(settings.steps),
         session.step_count, accumulate, int(settings.check), *_saves(settings.save_every), folder, start, None,
-        settings.until, cluster.kind == "mpi", settings.wire,
+        settings.until, cluster.kind == "mpi", settings.wire, settings.bucket_bytes,
     )  # fmt: skip
 
 

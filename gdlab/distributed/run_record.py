@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from gdlab.base.words import duration, grid, nbytes, plural, sig, whole
-from gdlab.distributed.clusters import Engine
+from gdlab.distributed.clusters import Engine, html_table
 from gdlab.distributed.meeting import Wire
 from gdlab.distributed.part import EngineReport
 from gdlab.session.run.log import RunLog
@@ -25,11 +25,12 @@ class EngineProgress:
     late: bool = False
 
     def cells(self) -> tuple[str, ...]:
-        """Return steps, time in steps, in reduction and waiting, bytes that were reduced, and the last loss."""
+        """Return steps, time in steps, in reduction, of it beside steps, and waiting, bytes that were reduced, and the
+        last loss."""
         r = self.report
         return (
-            whole(r.step), duration(r.seconds), duration(r.reducing), duration(r.waiting), nbytes(r.nbytes),
-            sig(r.loss),
+            whole(r.step), duration(r.seconds), duration(r.reducing), duration(r.hidden), duration(r.waiting),
+            nbytes(r.nbytes), sig(r.loss),
         )  # fmt: skip
 
 
@@ -115,20 +116,13 @@ class DistributedRun:
         return "\n".join([*lines, *map(str, self.lost), *grid(head, rows, right=NUMBERS)])
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        from html import escape
-
-        head, *rows = self.table()
-        cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-        lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-        caption = escape(str(self).split("\n", 1)[0])
-        return {
-            "text/plain": str(self),
-            "text/html": f"<table><caption>{caption}</caption><tr>{cells}</tr>{lines}</table>",
-        }
+        told = str(self)
+        return {"text/plain": told, "text/html": html_table(told.split("\n", 1)[0], self.table(), right=NUMBERS)}
 
 
-HEAD = ("engine", "host", "device", "steps", "in steps", "in reduction", "waiting", "reduced", "loss", "")
-NUMBERS = (0, 3, 4, 5, 6, 7, 8)  # columns of HEAD
+HEAD = ("engine", "host", "device", "steps", "in steps", "in reduction", "beside steps", "waiting", "reduced",
+        "loss", "")  # fmt: skip
+NUMBERS = (0, 3, 4, 5, 6, 7, 8, 9)  # columns of HEAD
 Watcher = Callable[[DistributedRun], None]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.base.types import Array
 from gdlab.base.words import listed
-from gdlab.devices.base import BufferCopy, Readback, StepCall
+from gdlab.devices.base import BufferCopy, Readback, StepCall, StepPart
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session.loaded import LoadedPlan
 from gdlab.session.progress import PartialStep, Progress
@@ -137,15 +137,20 @@ class Steps:
 
         self.loaded.exclusively(run)
 
-    def make_gradients(self, uploads: Uploads) -> None:
+    def make_gradients(
+        self, uploads: Uploads, parts: Sequence[StepPart] = (), landed: Callable[[int], None] = lambda part: None
+    ) -> None:
         """Write buffers and make a step whose gradients, or their sums, are ready behind it, and nothing is updated:
-        `make_update` must follow where the step ends a window of accumulation. Checks nothing."""
+        `make_update` must follow where the step ends a window of accumulation. `landed` is called with the number of
+        each of the `parts` when its landing is readable, while the device goes on. Checks nothing."""
         self.progress.partial = None
 
         def run() -> None:
             for buffer, data in uploads:
                 self.loaded.program.upload(buffer, data)
-            self.loaded.program.step(self.scalars(self.updates.next_step()[1]), False)
+            numbers = self.scalars(self.updates.next_step()[1])
+            for part, _ in enumerate(self.loaded.program.step_in_parts(numbers, parts)):
+                landed(part)
             self.progress.steps += 1
 
         self.loaded.exclusively(run)

@@ -248,7 +248,8 @@ class Study:
         in `prepare`. Returns when done or paused. Ctrl-C pauses, raises.
 
         `on`: a cluster (`gdlab.distributed`), whose engines each make these steps, with one update for all; settings
-        besides are `accumulate`, `check`, `resume`, `save_every`, `store`, `wire`. The result is then its record.
+        besides are `accumulate`, `bucket_bytes`, `check`, `resume`, `save_every`, `store`, `wire`. The result is then
+        its record.
         """
         if on is None:
             return self.execution.run(steps, seconds=seconds, **settings)

@@ -58,7 +58,7 @@ def test_a_cluster_tells_its_engines(two: Cluster) -> None:
     threads = two.view.apply_sync(os.getenv, "OPENBLAS_NUM_THREADS")
     assert threads == [str(max(1, (os.cpu_count() or 1) // 2))] * 2
     html = two._repr_mimebundle_()["text/html"]
-    assert html.count("<tr>") == 3 and "cpu ×2" in html
+    assert html.count("<tr>") == 3 and "cpu ×2" in html and '<td style="text-align:left">no hardware' in html
 
 
 # exactness ------------------------------------------------------------------------------------------------------------
@@ -97,25 +97,27 @@ def test_accumulation_and_random_numbers_are_those_of_one_session(two: Cluster) 
         study.run(7, on=two, accumulate=2)
 
 
-def test_on_adapters_the_losses_are_those_of_cpu(two: Cluster) -> None:
-    """Parts of 1 KB, so that several are under way; sums of gradients, so that the update begins behind them."""
-    needs("lavapipe")
-    study, other = regression(), regression()
-    two.view.apply_sync(take_device, "wgpu")
-    two.view.apply_sync(set_part, 1 << 10)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("wgpu", id="lavapipe")])
+def test_buckets_of_gradients_are_reduced_beside_the_step(two: Cluster, device: str) -> None:
+    """Buckets of 512 B: large gradients are cut, small ones are joined. Losses, and on cpu all bits, are those of one
+    reduction behind the step; each bucket is a row of the plan, before the dispatches that run beside it."""
+    if device == "wgpu":
+        needs("lavapipe")
+    study, whole, other = regression(), regression(), regression()
+    settings = {"feed": list(BATCHES), "init": 0, "adam": 1e-2, "on": two}
+    two.view.apply_sync(take_device, device)
     try:
-        run = study.run(20, feed=list(BATCHES), init=0, adam=1e-2, on=two, accumulate=2)
+        run = study.run(20, bucket_bytes=512, **settings)
+        if device == "cpu":
+            assert whole.run(20, **settings).losses == run.losses
     finally:
         two.view.apply_sync(take_device, "cpu")
-        two.view.apply_sync(set_part, 16 << 20)
-    assert relative(run.losses, one_session(other, 10, BATCHES, 4, init=0, adam=1e-2)) <= 2e-4
-
-
-@in_notebook
-def set_part(nbytes: int) -> None:
-    from gdlab.distributed import meeting
-
-    meeting.PART_BYTES = nbytes
+    assert relative(run.losses, one_session(other, 20, BATCHES, 2, init=0, adam=1e-2)) <= (
+        1e-5 if device == "cpu" else 2e-4)  # fmt: skip
+    (mine, _) = (row.report for row in run.rows)
+    assert [each.nbytes for each in mine.buckets] == [512, 512, 512, 512, 512, 128]
+    assert mine.reducing == pytest.approx(sum(each.seconds for each in mine.buckets)) and mine.reducing > 0
+    assert mine.buckets[0].stop < mine.buckets[-1].stop and 0 < mine.hidden < mine.reducing
 
 
 def test_an_epoch_of_a_loader_is_shared_out(two: Cluster) -> None:
@@ -238,6 +240,9 @@ def test_what_cannot_be_is_refused_before_anything_runs(two: Cluster, monkeypatc
         study.run(5, feed=lambda a, b: {}, init=0, on=two)
     with pytest.raises(ArgumentError, match='wanted a number of steps, or seconds such as "30s"'):
         study.run(5, feed=BATCHES, on=two, save_every="soon")
+    for wrong in (0, True, "4MB", 1 << 30):
+        with pytest.raises(ArgumentError, match=r"^run: bucket_bytes: given .*, wanted bytes from 4 to 256 MiB"):
+            study.run(5, feed=BATCHES, on=two, bucket_bytes=wrong)
     monkeypatch.setattr("gdlab.distributed.engine_feeds.MOST_BYTES", 1000)
     with pytest.raises(ArgumentError, match="give a feed that loads on the engine"):
         study.run(5, feed=loader(4), on=two)
@@ -339,6 +344,9 @@ def test_a_run_goes_on_after_the_death_of_an_engine_where_it_may(two: Cluster, t
     assert (error.engine, error.host) == (0, two.engines[0].host) and error.step >= 50
     assert error.saved is not None and Path(error.saved).parent == tmp_path and "resume=1" in str(error)
     assert study.session.step_count == steps and np.array_equal(study.session.read_param("w"), before)
+    assert "of them ended>" in repr(two)  # and the next call says what to do
+    with pytest.raises(SessionError, match=r"^run: cluster: given one whose engines 0.* of 2 have ended, wanted all"):
+        study.run(5, feed=BATCHES, on=two)
 
 
 ALONE = """

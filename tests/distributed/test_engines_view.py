@@ -39,15 +39,15 @@ def test_the_session_has_a_row_per_engine(study: Study, tmp_path: Path) -> None:
     as_if_run(study)
     document = checked(study.doc)
     section = document.data["runs"][-1]["engines"]
-    assert [(r["step_seconds"], r["reduce_seconds"], r["wait_seconds"], r["late"]) for r in section["rows"]] == [
-        (1.0, 0.5, 1.5, False), (2.5, 0.5, 0.0, True)]  # fmt: skip
+    assert [(r["step_seconds"], r["reduce_seconds"], r["hidden_seconds"], r["wait_seconds"], r["late"])
+            for r in section["rows"]] == [(1.0, 0.5, 0, 1.5, False), (2.5, 0.5, 0, 0.0, True)]  # fmt: skip
     assert [(row["nbytes"], row["loss"]) for row in section["rows"]] == [(40_000_000, 0.25), (40_000_000, "nan")]
     text = twin(document, "session")
     assert "on 2 engines, done, 40 of 40 steps, 3 s; late: engine 1" in text
     assert "engine 0 on node0 ended in step 31: started again from step 20" in text
     (first, second) = [line.split() for line in text.splitlines() if " node" in line and "cpu" in line]
     assert [row["share"] for row in section["rows"]] == [[33.3, 16.7, 50.0], [83.3, 16.7, 0.0]]
-    assert first == ["0", "node0", "cpu", "40", "1", "s", "500", "ms", "1.5", "s", "40", "MB", "0.25"]
+    assert first == ["0", "node0", "cpu", "40", "1", "s", "500", "ms", "0", "µs", "1.5", "s", "40", "MB", "0.25"]
     assert second[:2] == ["1", "late"] and second[-2:] == ["MB", "NaN"]
     assert twin(load_doc(document.save(tmp_path / "a.gdlab.json")), "session") == text
     assert "engines" not in load_doc(document.save(tmp_path / "b.gdlab.json", timeless=True)).data["runs"][-1]
@@ -63,13 +63,14 @@ def test_the_plan_has_the_reduction_as_a_dispatch(study: Study, tmp_path: Path) 
     as_if_run(study)
     document = checked(study.doc)
     made, updates = document.data["allreduce"], document.data["plan"]["updates"]
-    assert made["before"] == document.plan("dispatches").count - updates > 0
+    (bucket,) = made["buckets"]
+    assert bucket["before"] == document.plan("dispatches").count - updates > 0
     assert (made["engines"], made["nbytes"], made["measured_seconds"]) == (2, 1_000_000, 0.0125)
     assert made["ring_seconds"] == pytest.approx(1e-3 + 2e-5) and made["read_seconds"] == 0.002
     lines = twin(document, "plan").splitlines()
     (row,) = [line for line in lines if line.strip().startswith("allreduce ")]
     assert "allreduce over 2 engines" in row and row.split()[-2:] == ["1", "MB"]
-    assert f"dispatch:{made['before']}" in lines[lines.index(row) + 1]
+    assert f"dispatch:{bucket['before']}" in lines[lines.index(row) + 1]
     told = "1 MB of gradients over 2 engines, after every step: predicted 6.02 ms, measured 12.5 ms"
     assert f"  allreduce: {told}" in lines and "link 1 GB/s; latency 10 µs" in "\n".join(lines)
     assert "allreduce over 2 engines" in markdown(document) and view_slice(document, "plan")["allreduce"] == made
@@ -88,6 +89,26 @@ def test_the_plan_has_the_reduction_as_a_dispatch(study: Study, tmp_path: Path) 
     keep_prediction(study, HERE, 4)
     assert (other := allreduce_of(study)) is not None and (other.engines, other.measured) == (4, None)
     assert "after every 4 steps: predicted 6.56 ms\n" in twin(study.doc, "plan")
+
+
+def test_each_bucket_of_the_reduction_is_a_row_of_the_plan(study: Study) -> None:
+    """Before the dispatches that run beside it; the share that was hidden is no lost time."""
+    as_if_run(study, buckets=3)
+    document = checked(study.doc)
+    made, end = document.data["allreduce"], document.plan("dispatches").count - document.data["plan"]["updates"]
+    assert [bucket["before"] for bucket in made["buckets"]] == [end - 2, end - 1, end]
+    assert [(b["measured_seconds"], b["hidden_seconds"]) for b in made["buckets"]] == [
+        (pytest.approx(0.5 / 3 / 40), 0.0025)] * 2 + [(pytest.approx(0.5 / 3 / 40), 0)]  # fmt: skip
+    read_and_write, ring = 0.005 * 333_333 / 1_000_000, 333_333 / 1e9 + 2e-5
+    assert made["buckets"][0]["predicted_seconds"] == pytest.approx(read_and_write + ring)
+    lines = twin(document, "plan").splitlines()
+    names = [line.split()[0] for line in lines if line.split()]
+    assert [names[names.index(f"dispatch:{k}") - 1] for k in (end - 2, end - 1, end)] == ["allreduce"] * 3
+    assert "allreduce 3 of 3 over 2 engines" in next(line for line in reversed(lines) if " allreduce 3" in line)
+    assert "in 3 buckets: predicted 6.02 ms, measured 12.5 ms, 5 ms of it beside the step" in "\n".join(lines)
+    assert picture(document, "plan").count("data-allreduce") == 3
+    rows = document.data["runs"][-1]["engines"]["rows"]
+    assert rows[0]["cells"][5:7] == ["500 ms", "200 ms"] and rows[0]["share"] == [35.7, 10.7, 53.6]
 
 
 def test_a_run_on_engines_is_live_in_the_panel(study: Study) -> None:

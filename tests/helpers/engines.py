@@ -75,17 +75,22 @@ def gone(pids: Sequence[int], seconds: float) -> float | None:
     return time.monotonic() - begin
 
 
-def as_if_run(study: gd.Study, state: str = "done") -> Any:
+def as_if_run(study: gd.Study, state: str = "done", buckets: int = 1) -> Any:
     """Give a study the record of a run of 40 updates on two engines, of which the second is late and the first was
-    lost once, and the reduction that it made; return the record. No engine is needed."""
+    lost once, and the reduction that it made, in buckets before the last dispatches of the backward pass; return the
+    record. No engine is needed."""
     from gdlab.distributed.allreduce import keep_measured
     from gdlab.distributed.clusters import Engine
+    from gdlab.distributed.meeting import BucketTimes
     from gdlab.distributed.part import EngineReport
     from gdlab.distributed.run_record import DistributedRun, EngineProgress, Lost, keep_run
 
     rows = []
     for rank, (own, waiting, loss) in enumerate([(1.0, 1.5, 0.25), (2.5, 0.0, float("nan"))]):
         report = EngineReport(40, own, 0.5, waiting, 40 * 1_000_000, loss, own / 40, 40, "", 40, 0.002, 0.003)
+        end = report.dispatches = len(study.plan.dispatches) + study.session.update.early
+        report.hidden, each = 0.1 * (buckets - 1), (1_000_000 // buckets, 0.5 / buckets)
+        report.buckets = tuple(BucketTimes(end - k, *each, 0.1 if k else 0.0) for k in reversed(range(buckets)))
         rows.append(EngineProgress(Engine(rank, rank, f"node{rank}", 7, "cpu", "", 1, (), 0), report, rank == 1))
     lost = [Lost(0, "node0", 30, 20)]
     run = DistributedRun(study.name, 40, rows, "folder", state, [1.0], lost, seconds=3.0, points=[(1, 1.0), (40, 0.5)])

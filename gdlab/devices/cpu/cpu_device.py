@@ -6,7 +6,7 @@ import math
 import platform
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from gdlab.devices.base import (
     Region,
     SharedBuffers,
     Stamp,
+    StepPart,
 )
 from gdlab.devices.cpu.cpu_queue import CpuQueue, CpuRecorded
 from gdlab.devices.fit import check_memory, free_bytes, physical_bytes, zeros
@@ -245,6 +246,19 @@ class CpuProgram(Program):
                 self.counters.landed(copies)
             self._flush(whole)
         self._count(landing is None)
+
+    def step_in_parts(self, scalars: Array | None, parts: Sequence[StepPart]) -> Iterator[None]:
+        """Each part now."""
+        self._alive("step")
+        self._set("step", scalars)
+        bounds, at = [*self.launches.bounds, *self.early_launches.bounds], 0
+        for part in parts:
+            self.queue.submit("step", [*bounds[at : part.stop], *self._moved(part.copies)], part.landing)
+            self.counters.landed(part.copies)
+            at = part.stop
+            yield
+        self.queue.submit("step", bounds[at:])
+        self._count()
 
     def copy(self, copies: Sequence[BufferCopy], landing: Readback) -> None:
         """Some copies, now."""

@@ -9,7 +9,7 @@ import contextlib
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,9 +26,11 @@ from gdlab.devices.base import (
     Item,
     Program,
     Readback,
+    RecordedPart,
     Region,
     SharedBuffers,
     StepCall,
+    StepPart,
 )
 from gdlab.devices.fit import Place, check_memory, check_plan, check_update, plan_places, state_places, tenants
 from gdlab.devices.wgpu.compile_progress import told
@@ -174,6 +176,29 @@ class WgpuProgram(Program):
         self._step(self._whole(whole), scalars, None, moved, landing)
         self.counters.landed(copies)
 
+    def step_in_parts(self, scalars: Array | None, parts: Sequence[StepPart]) -> Iterator[None]:
+        number = self.counters.forwards + 1
+        where, dispatches = f"step {number}", self._whole(False)
+        self._check(where, scalars)
+        if scalars is not None:
+            self.queue.set_scalars(where, scalars)
+        at, under_way = 0, deque[Readback]()
+        for part in parts:
+            items: list[Item] = [RecordedPart(dispatches, at, part.stop), *self._moved(part.copies)]
+            self.queue.submit(where, items, part.landing)
+            self.counters.landed(part.copies)
+            at = part.stop
+            under_way.append(part.landing)
+            if len(under_way) == self.queue.depth:
+                under_way.popleft().wait()
+                yield
+        rest = RecordedPart(dispatches, at, len(dispatches))
+        self._submit(where, rest, scalars, None if self.plan.loss_buffer is None else number, None)
+        self.counters.forwards = number
+        for landing in under_way:
+            landing.wait()
+            yield
+
     def copy(self, copies: Sequence[BufferCopy], landing: Readback) -> None:
         self._alive("copy")
         assert isinstance(landing, WgpuReadback)  # of this program's queue
@@ -278,8 +303,8 @@ class WgpuProgram(Program):
         self._submit(where, self.queue.recorded(self.update_launches[start:]), scalars, None, None)
 
     def _submit(
-        self, where: str, list: WgpuRecorded, scalars: Array | None, loss_of: int | None, stamps: Stamps | None,
-        moved: Sequence[Copy] = (), landing: Readback | None = None,
+        self, where: str, list: WgpuRecorded | RecordedPart, scalars: Array | None, loss_of: int | None,
+        stamps: Stamps | None, moved: Sequence[Copy] = (), landing: Readback | None = None,
     ) -> None:  # fmt: skip
         """Submit dispatches, then copies, and without a landing that of four bytes of the loss (of anything, if none),
         which tells the end."""
@@ -317,7 +342,7 @@ class WgpuProgram(Program):
             raise
 
     def _submit_timed(
-        self, where: str, list: WgpuRecorded, marker: Any, losses: range, stamps: Stamps
+        self, where: str, list: WgpuRecorded | RecordedPart, marker: Any, losses: range, stamps: Stamps
     ) -> None:
         """As before, with stamps, and waited for: there is one set of them."""
         self.queue.stamps, readback = stamps, self.queue.readback(8 * (2 * MOST + 2))

@@ -24,6 +24,7 @@ from gdlab.devices.base import (
     Queue,
     QueueCounters,
     Recorded,
+    RecordedPart,
     Region,
     Stamp,
 )
@@ -258,6 +259,9 @@ class WgpuQueue(Queue):
                 item.whole = True
                 self.counters.dispatches += len(item)
                 self.counters.workgroups += item.workgroups
+            case RecordedPart():
+                self.counters.dispatches += len(item)
+                self.counters.workgroups += item.workgroups
             case Bound():
                 _, _, x, y, z = item.run
                 self.counters.dispatches += 1
@@ -277,10 +281,10 @@ class WgpuQueue(Queue):
         return int(submission)
 
     # recording --------------------------------------------------------------------------------------------------------
-    def _encode(self, items: Sequence[Item | _ListPart], encoder: Any) -> None:
+    def _encode(self, items: Sequence[Item], encoder: Any) -> None:
         if any(isinstance(item, Stamp) for item in items):
             assert self.stamps is not None  # whoever sends stamps has made them
-            return self.stamps.encode(items, encoder, self.encode_transfer)  # type: ignore[arg-type]
+            return self.stamps.encode(items, encoder, self.encode_transfer)
         rows: list[Row] = []
         for item in items:
             if isinstance(item, Bound):
@@ -292,8 +296,8 @@ class WgpuQueue(Queue):
             match item:
                 case WgpuRecorded():
                     record_pass(self.gpu, item.rows, encoder)
-                case _ListPart():
-                    record_pass(self.gpu, item.list.rows, encoder, item.start, item.stop)
+                case RecordedPart(WgpuRecorded() as list):
+                    record_pass(self.gpu, list.rows, encoder, item.start, item.stop)
                 case _:
                     self.encode_transfer(item, encoder)
         if rows:
@@ -308,15 +312,6 @@ class WgpuQueue(Queue):
         raw.CommandEncoderCopyBufferToBuffer(encoder, item.source._internal, item.start, into, item.at, item.nbytes)
 
 
-class _ListPart:
-    """Dispatches start … stop − 1 of a list."""
-
-    __slots__ = ("list", "start", "stop")
-
-    def __init__(self, list: WgpuRecorded, start: int, stop: int) -> None:
-        self.list, self.start, self.stop = list, start, stop
-
-
 def _growing(items: Sequence[Item]) -> Iterable[Sequence[Any]]:
     """Cut lists that have run whole into growing parts; what stands between them goes with the next part."""
     part: list[Any] = []
@@ -327,7 +322,7 @@ def _growing(items: Sequence[Item]) -> Iterable[Sequence[Any]]:
             continue
         assert isinstance(item, WgpuRecorded)  # nothing else has cuts
         for start, stop in _pairs(cuts, len(item.rows)):
-            part.append(_ListPart(item, start, stop))
+            part.append(RecordedPart(item, start, stop))
             if stop < len(item.rows):
                 yield part
                 part = []

@@ -254,8 +254,9 @@ def _timeless(data: Json) -> Json:
 
 def _without_allreduce_times(made: Json) -> Json:
     """A reduction over engines without times, and without what they were predicted by."""
-    words = {"link": "", "latency": "", "told": "", "label": made["label"].partition(",")[0]}
-    return {**_without_times(made, drop=False), **words}
+    timeless = _without_times(made, drop=False)
+    buckets = [{**each, "told": "", "label": each["label"].partition(",")[0]} for each in timeless["buckets"]]
+    return {**timeless, "link": "", "latency": "", "told": "", "buckets": buckets}
 
 
 def _without_sweep_times(sweep: Json) -> Json:

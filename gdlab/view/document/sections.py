@@ -399,7 +399,8 @@ class ValueForm:
 
 @form
 class EngineRow:
-    """An engine of a run; `cells`: the texts of its row, `share`: its times in percent of the longest."""
+    """An engine of a run; `cells`: the texts of its row, `share`: its times in percent of the longest,
+    without the reduction that was hidden beside steps."""
 
     engine: Count = unread()
     host: str = unread()
@@ -407,10 +408,11 @@ class EngineRow:
     late: bool
     step_seconds: float = unread()
     reduce_seconds: float = unread()
+    hidden_seconds: float = unread()
     wait_seconds: float = unread()
     nbytes: Count = unread()
     loss: JsonNumber = unread()
-    cells: Annotated[list[str], limits(minItems=9, maxItems=9)]
+    cells: Annotated[list[str], limits(minItems=10, maxItems=10)]
     share: tuple[float, float, float]
 
 
@@ -425,23 +427,36 @@ class EnginesSection:
 
 
 @form
+class BucketForm:
+    """A bucket of a reduction, a row of the plan; `before`: the dispatch that it stands before. `seconds`: measured,
+    else predicted; `hidden_seconds`: of those that were measured, beside the step."""
+
+    before: Count
+    nbytes: Count
+    predicted_seconds: float = unread()
+    measured_seconds: float | None = unread()
+    hidden_seconds: float = unread()
+    seconds: float
+    label: str
+    told: str
+
+
+@form
 class AllreduceForm:
-    """The reduction of gradients over engines, a dispatch that the plan does not make; `before`: the dispatch that it
-    stands before. Seconds are predicted but for `measured_seconds`; `seconds`: measured, else predicted."""
+    """The reduction of gradients over engines, which no dispatch of the plan makes: a row of it for each of `buckets`.
+    Seconds are predicted but for `measured_seconds`."""
 
     engines: Annotated[int, limits(minimum=2)] = unread()
-    nbytes: Count
+    nbytes: Count = unread()
     accumulate: Positive = unread()
-    before: Count
     read_seconds: float = unread()
     ring_seconds: float = unread()
     write_seconds: float = unread()
     measured_seconds: float | None = unread()
-    seconds: float
     link: str = unread()
     latency: str = unread()
-    label: str
-    told: str
+    told: str = unread()
+    buckets: Annotated[list[BucketForm], limits(minItems=1)]
 
 
 @form

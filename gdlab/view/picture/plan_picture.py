@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gdlab.base.words import cell, nbytes, plural, sig, whole
+from gdlab.base.words import cell, nbytes, sig, whole
 from gdlab.view.document.columns import Json
 from gdlab.view.document.dispatches import plan_counts
 from gdlab.view.document.document import Document
-from gdlab.view.document.engine_runs import allreduce_words
 from gdlab.view.layout.drawn import cut
 from gdlab.view.picture.arena_picture import arena_parts
 from gdlab.view.picture.draw import CODE_FONT, UI_FONT, plain, text
@@ -28,7 +27,7 @@ def plan_picture(document: Document, theme: Theme = "light") -> str:
     prefix = re.sub(r"[^\w.-]", "-", f"gd-{document.id}-plan")
     ink, data = INK[theme], document.data
     table = list(_table(document, theme))
-    top = HEADER + ROW * (min(document.plan("dispatches").count, MOST_ROWS) + _allreduces(document) + 2) + 8
+    top = HEADER + ROW * (min(document.plan("dispatches").count, MOST_ROWS) + len(_buckets(document)) + 2) + 8
     arena, bottom = _arena(document, theme, top)
     return "".join((
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{bottom}" viewBox="0 0 {WIDTH} {bottom}" '
@@ -58,23 +57,23 @@ def _table(document: Document, theme: Theme) -> Iterator[str]:
     yield f'<g fill="{ink.muted}" font-size="11.5">'
     yield from (_cell(name, at, right, HEADER + 18) for name, at, right in _COLUMNS)
     yield "</g>"
-    dispatches, made, shift = document.plan("dispatches"), data.get("allreduce"), 0
-    group = -1
+    dispatches, group = document.plan("dispatches"), -1
+    buckets, shift = _buckets(document), 0
     for k, d in enumerate(dispatches):
         if k == MOST_ROWS:
             break
-        if made and k == made["before"]:
-            yield from _allreduce(made, HEADER + ROW * (k + 1), theme)
-            shift = 1
+        while shift < len(buckets) and buckets[shift]["before"] <= k:
+            yield from _allreduce(buckets[shift], HEADER + ROW * (k + 1 + shift), theme)
+            shift += 1
         top = HEADER + ROW * (k + 1 + shift)
         wide = 2 if d["group"] != group else 1
         yield f'<path d="M0 {top}h{WIDTH}" stroke="{ink.line}" stroke-width="{wide}"/>'
         yield from _dispatch(k, d, top, theme)
         group = d["group"]
     rows = min(len(dispatches), MOST_ROWS)
-    if made and not shift:  # behind the last row
-        yield from _allreduce(made, HEADER + ROW * (rows + 1), theme)
-    foot = HEADER + ROW * (rows + _allreduces(document) + 1)
+    for k in range(shift, len(buckets)):  # behind the last row
+        yield from _allreduce(buckets[k], HEADER + ROW * (rows + 1 + k), theme)
+    foot = HEADER + ROW * (rows + len(buckets) + 1)
     yield f'<path d="M0 {foot}h{WIDTH}" stroke="{ink.line}" stroke-width="2"/>'
     moved = sum(dispatches.column("bytes_read")) + sum(dispatches.column("bytes_written"))
     rest = f"showing {MOST_ROWS} of {whole(len(dispatches))} dispatches; " if len(dispatches) > MOST_ROWS else ""
@@ -82,19 +81,17 @@ def _table(document: Document, theme: Theme) -> Iterator[str]:
     yield f'<g fill="{ink.muted}">{_cell(total, MARGIN, False, foot + 18)}</g>'
 
 
-def _allreduces(document: Document) -> int:
-    return int("allreduce" in document.data)
+def _buckets(document: Document) -> list[Json]:
+    """Return the buckets of the reduction over engines, at most as many as rows of dispatches."""
+    return (document.data.get("allreduce") or {"buckets": []})["buckets"][:MOST_ROWS]  # type: ignore[no-any-return]
 
 
-def _allreduce(made: Json, top: int, theme: Theme) -> Iterator[str]:
-    """Yield the row of the reduction over engines."""
+def _allreduce(bucket: Json, top: int, theme: Theme) -> Iterator[str]:
+    """Yield the row of a bucket of the reduction over engines."""
     ink, at = INK[theme], _COLUMNS[1][1]
-    label = f"allreduce over {plural(made['engines'], 'engine')}"
-    values = ("", "", "reduce", "", "", nbytes(made["nbytes"]), "")
-    told = f"{label}: {nbytes(made['nbytes'])} of gradients, {allreduce_words(made)}"
+    values, shown = ("", "", "reduce", "", "", nbytes(bucket["nbytes"]), ""), bucket["label"]
     yield f'<path d="M0 {top}h{WIDTH}" stroke="{ink.line}" stroke-width="2"/>'
-    yield f'<g data-allreduce="{made["engines"]}"><title>{plain(told)}</title>'
-    shown = f"{label}, {allreduce_words(made)}"
+    yield f'<g data-allreduce="{bucket["before"]}"><title>{plain(bucket["told"] or shown)}</title>'
     yield text(shown, f'x="{at + 16}" y="{top + 17}"', 7.25 * len(shown), f' font-family="{CODE_FONT}"')
     yield from (_cell(v, at, right, top + 17) for v, (_, at, right) in zip(values, _COLUMNS, strict=True) if v)
     yield "</g>"

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gdlab.base.words import cell, grid, nbytes, plural
+from gdlab.base.words import cell, grid, nbytes
 from gdlab.distributed.run_record import NUMBERS
 from gdlab.view.document.columns import Json
 from gdlab.view.document.document import Document
-from gdlab.view.document.engine_runs import predicted_seconds
 
 
-def allreduce_row(made: Json, timed: bool) -> tuple[str, ...]:
-    """Return the reduction as a row of the table of dispatches; with its times where the others have theirs."""
-    label = f"allreduce over {plural(made['engines'], 'engine')}"
-    row = "allreduce", "–", "reduce", label, "–", "–", "gradients", "gradients", "–", nbytes(made["nbytes"])
-    if not timed:
-        return row
-    predicted, measured = predicted_seconds(made), made["measured_seconds"]
-    seconds = "–" if measured is None else cell(measured * 1e6)
-    return *row, seconds, cell(predicted * 1e6), "between engines"
+def allreduce_rows(made: Json, timed: bool) -> list[tuple[int, tuple[str, ...]]]:
+    """Return each bucket of the reduction as a row of the table of dispatches, with the dispatch that it stands before;
+    with its times where the others have theirs."""
+    found = list[tuple[int, tuple[str, ...]]]()
+    for each in made["buckets"]:
+        label = each["label"].partition(",")[0]
+        row = "allreduce", "–", "reduce", label, "–", "–", "gradients", "gradients", "–", nbytes(each["nbytes"])
+        seconds = "–" if each["measured_seconds"] is None else cell(each["measured_seconds"] * 1e6)
+        times = (seconds, cell(each["predicted_seconds"] * 1e6), "between engines") if timed else ()
+        found.append((each["before"], (*row, *times)))
+    return found
 
 
 def allreduce_lines(document: Document) -> Iterator[str]:
@@ -27,7 +28,7 @@ def allreduce_lines(document: Document) -> Iterator[str]:
     made = document.data.get("allreduce")
     if not made:
         return
-    over, predicted = made["told"].split("\n") if made["told"] else (made["label"], "")
+    over, _, predicted = made["told"].partition("\n")
     yield f"  allreduce: {over}"
     if predicted:
         yield f"  {predicted}"

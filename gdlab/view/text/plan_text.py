@@ -17,7 +17,7 @@ from gdlab.view.document.document import Document
 from gdlab.view.document.links import parse_entity
 from gdlab.view.document.runs import times_of
 from gdlab.view.text.compiled_text import counted, edge
-from gdlab.view.text.engines_text import allreduce_lines, allreduce_row, engine_lines
+from gdlab.view.text.engines_text import allreduce_lines, allreduce_rows, engine_lines
 from gdlab.view.text.graph_text import notes
 
 Lines = Iterator[str]
@@ -46,7 +46,8 @@ def dispatch_rows(document: Document) -> list[tuple[str, ...]]:
         for k, d in enumerate(document.plan("dispatches"))
     ]  # fmt: skip
     if made := document.data.get("allreduce"):
-        rows.insert(made["before"], allreduce_row(made, times is not None))
+        for before, row in reversed(allreduce_rows(made, times is not None)):
+            rows.insert(before, row)
     return rows
 
 

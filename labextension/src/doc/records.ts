@@ -395,7 +395,8 @@ export interface RunMemory {
   text: string;
 }
 
-/** An engine of a run; `cells`: the texts of its row, `share`: its times in percent of the longest. */
+/** An engine of a run; `cells`: the texts of its row, `share`: its times in percent of the longest,     without the
+ * reduction that was hidden beside steps. */
 export interface EngineRow {
   late: boolean;
   cells: string[];
@@ -410,14 +411,20 @@ export interface EnginesSection {
   lost: string[];
 }
 
-/** The reduction of gradients over engines, a dispatch that the plan does not make; `before`: the dispatch that it
- * stands before. Seconds are predicted but for `measured_seconds`; `seconds`: measured, else predicted. */
-export interface Allreduce {
-  nbytes: number;
+/** A bucket of a reduction, a row of the plan; `before`: the dispatch that it stands before. `seconds`: measured,
+ * else predicted; `hidden_seconds`: of those that were measured, beside the step. */
+export interface Bucket {
   before: number;
+  nbytes: number;
   seconds: number;
   label: string;
   told: string;
+}
+
+/** The reduction of gradients over engines, which no dispatch of the plan makes: a row of it for each of `buckets`.
+ * Seconds are predicted but for `measured_seconds`. */
+export interface Allreduce {
+  buckets: Bucket[];
 }
 
 /** A run of the study. */

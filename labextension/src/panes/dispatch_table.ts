@@ -1,6 +1,6 @@
 // A table with one row per dispatch; its columns sort, a part of the plan can be chosen, the last row has the sums.
 
-import type { Allreduce, DispatchRecord, Plan } from "../doc/doc.ts";
+import type { Bucket, DispatchRecord, Plan } from "../doc/doc.ts";
 import { cell, plural } from "../doc/format.ts";
 import { h, replace, span, td, type Child } from "../draw/dom.ts";
 import { familyClass } from "../draw/labels.ts";
@@ -11,7 +11,7 @@ import { entity, fold, row, swatch } from "./pane.ts";
 
 const ROW = 28; // px
 const UPDATES = -1,
-  ALLREDUCE = -2;
+  BUCKETS = -2; // and below: the buckets of the reduction over engines
 
 interface Column {
   name: string;
@@ -66,8 +66,8 @@ function dispatchRow(plan: Plan, dispatch: DispatchRecord, k: number): HTMLEleme
   );
 }
 
-/** The row of the reduction over engines: no dispatch of this engine, so it is not selected and not in the sums. */
-const allreduceRow = ({ label, told, nbytes, seconds }: Allreduce, timed: boolean): HTMLElement =>
+/** A row of the reduction over engines: no dispatch of this engine, so it is not selected and not in the sums. */
+const bucketRow = ({ label, told, nbytes, seconds }: Bucket, timed: boolean): HTMLElement =>
   h(
     "tr",
     { "data-opens": true, "data-allreduce": true, title: told },
@@ -164,13 +164,16 @@ export class DispatchTable {
     this.#drawFoot();
     order.sort((a, b) => of!(b) - of!(a) || a - b);
     if (this.#plain) order.splice(this.#first, this.#updates.open ? 0 : Infinity, UPDATES);
-    if (this.#plan.allreduce && !this.#part)
-      order.splice(this.#sort === this.#columns[0] ? this.#first : Infinity, 0, ALLREDUCE);
-    this.el.toggleAttribute("data-sorted", this.#sort !== this.#columns[0]);
+    const buckets = this.#part ? [] : (this.#plan.allreduce?.buckets ?? []);
+    const sorted = this.#sort !== this.#columns[0];
+    buckets.forEach((each, b) =>
+      order.splice(sorted ? Infinity : Math.min(each.before, this.#first) + b, 0, BUCKETS - b),
+    );
+    this.el.toggleAttribute("data-sorted", sorted);
     replace(this.#head, h("tr", null, ...this.#columns.map(each => this.#headCell(each))));
     this.#rows.set(order.length, i => {
       const k = order[i]!;
-      if (k === ALLREDUCE) return allreduceRow(this.#plan.allreduce!, this.#plan.times !== null);
+      if (k <= BUCKETS) return bucketRow(buckets[BUCKETS - k]!, this.#plan.times !== null);
       return k < 0 ? this.#updatesRow : dispatchRow(this.#plan, dispatches[k]!, k);
     });
   }
