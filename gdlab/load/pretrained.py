@@ -75,7 +75,11 @@ class PretrainedModel(Mapping[str, Array]):
 
     @property
     def positions(self) -> int | None:
-        """Return the most positions that config.json names, None where it names none."""
+        """Return the most positions: those that the rates of rotary positions hold for, else those that config.json
+        names, None where it names none."""
+        scaling = getattr(self.config, "rope_scaling", None)
+        if scaling is not None and scaling.most is not None:
+            return int(scaling.most)
         fields = _object(self.folder, CONFIG)
         for name in POSITIONS:
             if isinstance(given := fields.get(name), int):
@@ -190,6 +194,7 @@ def from_pretrained(
     kind = _family(fields)
     config = kind.config(fields)
     extent = kind.length(config) if length is None else int(length)
+    config = kind.at_length(config, extent)
     request = Request(kind.modes[0] if mode is None else mode, extent, int(batch))
     tensors = _tensors(home)
     graph, turned = _graph(kind, config, request, dtype)

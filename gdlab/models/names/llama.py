@@ -7,7 +7,17 @@ from typing import Any
 
 from gdlab.models.family import Family, Field, Fields, flag, read_fields
 from gdlab.models.lm import TransformerLmConfig
-from gdlab.models.names.lm import ATTENTION, FEED_FORWARD, FIELDS, IGNORED, LM_MODES, build_lm, lm_config, same_names
+from gdlab.models.names.lm import (
+    ATTENTION,
+    FEED_FORWARD,
+    FIELDS,
+    IGNORED,
+    LM_MODES,
+    at_length,
+    build_lm,
+    lm_config,
+    same_names,
+)
 
 LLAMA: Fields = FIELDS | {
     "attention_bias": Field("attention_bias", flag, False),
@@ -29,6 +39,7 @@ FAMILY = Family(
     same_names,
     LM_MODES,
     prefix="model.",
+    at_length=at_length,
     models="LLaMA 2, 3, 3.1, 3.2, and what has their layers",
     parts="RMS norms, rotary positions, grouped heads, SwiGLU; biases",
 )
