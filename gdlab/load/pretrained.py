@@ -197,6 +197,7 @@ def from_pretrained(
     config = kind.at_length(config, extent)
     request = Request(kind.modes[0] if mode is None else mode, extent, int(batch))
     tensors = _tensors(home)
+    _check_layers(config, tensors)
     graph, turned = _graph(kind, config, request, dtype)
     sources = {name: _in_file(source, kind, tensors) for name, source in kind.sources(config).items()}
     plain = graph if dtype == "f32" else _graph(kind, config, request, "f32")[0]
@@ -269,6 +270,14 @@ def _tensors(home: Path) -> SafeTensorsModel:
         wanted = f"{WHOLE} or {INDEX}: save_pretrained(folder, safe_serialization=True) writes it"
         raise LoadError(WHERE, f"weights in {home.name}", given, wanted)
     return load_safetensors(home)
+
+
+def _check_layers(config: Any, tensors: SafeTensorsModel) -> None:
+    """Refuse more layers than there are tensors before a graph is made of them."""
+    layers = getattr(config, "num_hidden_layers", 0)
+    if layers > len(tensors):
+        given, wanted = f"{layers:,}", f"at most {len(tensors):,}, as there are tensors"
+        raise LoadError(WHERE, f"{CONFIG}: layers", given, wanted)
 
 
 # the graph ------------------------------------------------------------------------------------------------------------

@@ -280,7 +280,9 @@ BAD_FIELDS: dict[str, tuple[str, Change]] = {  # a message -> a case and other f
         "phi3, longrope", {"rope_scaling": LONGROPE | {"original_max_position_embeddings": 64}}),
     "rope_scaling: given 3 short and 4 long factors, wanted 4 of each": (
         "phi3, longrope", {"rope_scaling": LONGROPE | {"short_factor": [1.0, 1.0, 1.0]}}),
-    "rope_scaling: given .*, wanted a list with a number in": (
+    "config.json: original_max_position_embeddings: given 1, wanted 2 positions or more": (
+        "phi3, longrope", {"original_max_position_embeddings": 1}),
+    "rope_scaling: given .*, wanted factors in 10": (
         "phi3, longrope", {"rope_scaling": LONGROPE | {"short_factor": [1.0, 1e-46, 1.0, 1.0]}}),
     "rope_scaling: given .*, wanted of rope_type linear the fields factor": (
         "llama 2", {"rope_scaling": {"type": "linear", "factor": 2.0, "mscale": 2.0}}),

@@ -24,39 +24,42 @@ def share(given: Any) -> float:
     return float(given)
 
 
+def times(given: Any) -> float:
+    """Read a factor that float32 can divide by."""
+    if not 1e-6 <= positive(given) <= 1e6:
+        raise ValueError("factors in 10^-6 … 10^6")
+    return float(given)
+
+
 def each_pair(given: Any) -> tuple[float, ...]:
     """Read a number for each pair."""
-    wanted = "a list with a number in 10^-6 … 10^6 for each pair of a head"
     if not isinstance(given, list) or not 0 < len(given) <= LONGEST:
-        raise ValueError(wanted)
-    numbers = tuple(map(positive, given))
-    if min(numbers) < 1e-6 or max(numbers) > 1e6:
-        raise ValueError(wanted)
-    return numbers
+        raise ValueError("a list with a number for each pair of a head")
+    return tuple(map(times, given))
 
 
 # rope_type -> the fields that it has, those that it may have, and ours
 REQUIRED: dict[str, Readers] = {
     "default": {},
-    "linear": {"factor": ("factor", positive)},
-    "dynamic": {"factor": ("factor", positive)},
+    "linear": {"factor": ("factor", times)},
+    "dynamic": {"factor": ("factor", times)},
     "llama3": {
-        "factor": ("factor", positive), "low_freq_factor": ("low", positive), "high_freq_factor": ("high", positive),
+        "factor": ("factor", times), "low_freq_factor": ("low", times), "high_freq_factor": ("high", times),
         ORIGINAL: ("original", natural),
     },
-    "yarn": {"factor": ("factor", positive)},
+    "yarn": {"factor": ("factor", times)},
     "longrope": {"short_factor": ("short", each_pair), "long_factor": ("long", each_pair)},
 }  # fmt: skip
 OPTIONAL: dict[str, Readers] = {
     "yarn": {
-        ORIGINAL: ("original", optional(natural)), "attention_factor": ("magnitude", optional(positive)),
-        "beta_fast": ("high", optional(positive)), "beta_slow": ("low", optional(positive)),
-        "mscale": ("mscale", optional(positive)), "mscale_all_dim": ("mscale_all_dim", optional(positive)),
+        ORIGINAL: ("original", optional(natural)), "attention_factor": ("magnitude", optional(times)),
+        "beta_fast": ("high", optional(times)), "beta_slow": ("low", optional(times)),
+        "mscale": ("mscale", optional(times)), "mscale_all_dim": ("mscale_all_dim", optional(times)),
         "truncate": ("truncate", flag),
     },
     "longrope": {
-        ORIGINAL: ("original", optional(natural)), "attention_factor": ("magnitude", optional(positive)),
-        "factor": ("factor", optional(positive)),
+        ORIGINAL: ("original", optional(natural)), "attention_factor": ("magnitude", optional(times)),
+        "factor": ("factor", optional(times)),
     },
 }  # fmt: skip
 
@@ -109,6 +112,8 @@ def completed(given: Mapping[str, Any], positions: int | None, original: int | N
             _needed(None, ORIGINAL, kind)
         fields["original"] = before
         factor = fields.setdefault("factor", 1.0)
+        if before < 2:
+            raise LoadError(WHERE, f"config.json: {ORIGINAL}", before, "2 positions or more")
         fields.setdefault("magnitude", math.sqrt(1 + math.log(factor) / math.log(before)) if factor > 1 else 1.0)
     if kind == "yarn":
         fields.setdefault("high", 32.0)
