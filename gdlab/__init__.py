@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from gdlab.jupyter.display import widget_of as widget
     from gdlab.jupyter.opening import show
     from gdlab.load.gguf.gguf_model import GgufModel, load_gguf
+    from gdlab.load.jaxpr.jax_model import JaxModel, load_jax
     from gdlab.load.nnef.nnef_model import NnefModel, load_nnef
     from gdlab.load.onnx.onnx_model import OnnxModel, load_onnx
     from gdlab.load.pt2.pt2_model import TorchModel, load_pt2, load_torch
@@ -153,6 +154,7 @@ _LATER: dict[str, str] = {
     "load.gguf.gguf_model": "GgufModel load_gguf",
     "load.nnef.nnef_model": "NnefModel load_nnef",
     "load.onnx.onnx_model": "OnnxModel load_onnx",
+    "load.jaxpr.jax_model": "JaxModel load_jax",
     "load.pt2.pt2_model": "TorchModel load_pt2 load_torch",
     "load.safetensors_file": "SafeTensorsModel load_safetensors",
     "op.text": "parse",
@@ -186,15 +188,15 @@ _MODULES = {
 __all__ = [
     *_errors, *_ops, "AutodiffReport", "Bad", "Batch", "BucketedCompileCache", "Budget", "CompileOptions",
     "CompiledGraph", "DType", "DataLoader", "EagerSession", "Elementwise", "EpochStats", "ExecutionPlan", "GgufModel",
-    "Graph", "GraphExecutor", "GraphSession", "InputStream", "Limits", "LossHistory", "MemorySummary", "MetricCallback",
-    "MnistDataset", "NnefModel", "Node", "OnnxModel", "Op", "OptimizeReport", "Optimizer", "Reduction", "Runner",
-    "SafeTensorsModel", "Sample", "Session", "SessionConfig", "StepMetrics", "Study", "Target", "TensorType",
-    "TorchModel", "TrainConfig", "TrainHistory", "Trainer", "Value", "build", "build_compiled_graph",
+    "Graph", "GraphExecutor", "GraphSession", "InputStream", "JaxModel", "Limits", "LossHistory", "MemorySummary",
+    "MetricCallback", "MnistDataset", "NnefModel", "Node", "OnnxModel", "Op", "OptimizeReport", "Optimizer",
+    "Reduction", "Runner", "SafeTensorsModel", "Sample", "Session", "SessionConfig", "StepMetrics", "Study", "Target",
+    "TensorType", "TorchModel", "TrainConfig", "TrainHistory", "Trainer", "Value", "build", "build_compiled_graph",
     "build_inference_session", "build_session", "build_session_cached", "build_session_unoptimized",
     "build_session_with_report", "compile", "compile_training_graph", "data", "device", "differentiate", "eager", "f16",
-    "f32", "fused", "grad", "init", "load_compiled_graph", "load_doc", "load_gguf", "load_nnef", "load_onnx",
-    "load_pt2", "load_safetensors", "load_torch", "models", "nn", "op", "ops", "optimize", "parse", "q4", "q8", "rule",
-    "rules", "show", "u32", "value_and_grad", "widget",
+    "f32", "fused", "grad", "init", "load_compiled_graph", "load_doc", "load_gguf", "load_jax", "load_nnef",
+    "load_onnx", "load_pt2", "load_safetensors", "load_torch", "models", "nn", "op", "ops", "optimize", "parse", "q4",
+    "q8", "rule", "rules", "show", "u32", "value_and_grad", "widget",
 ]  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > most:
             raise OSError(f"{size:,} bytes in {Path(path).name}, where at most {most:,} are read")
-        return file.read(most)
+        return file.read(size)  # `most` bytes would be allocated first
 
 
 def check_folder(where: str, path: Path) -> None:

@@ -10,7 +10,7 @@ from gdlab.base.words import natural, near_hint
 from gdlab.graph import Graph
 from gdlab.jupyter.display import show_document, show_study
 from gdlab.jupyter.options import SHOW
-from gdlab.study.model_files import is_model, is_module, open_model, open_module
+from gdlab.study.model_files import is_function, is_model, is_module, open_model, open_module
 from gdlab.study.study import Study
 from gdlab.view.ask.diff import diff_doc
 from gdlab.view.document.document import Document
@@ -93,12 +93,13 @@ def show(thing: Any, *, show: str | Sequence[str] | None = None, **options: Any)
         raise ArgumentError("show", "adam", repr(given["adam"]), "one update rule: sgd is given as well")
     if is_model(thing):
         thing = open_model(thing, given.get("dims"))
-    elif is_module(thing):
+    elif is_module(thing) or ("like" in given and is_function(thing)):
         return _show_module(thing, panes, given)
     elif "dims" in given:
         raise ArgumentError("show", "dims", repr(given["dims"]), "a file of a model with it")
     if "like" in given:
-        raise ArgumentError("show", "like", f"{given['like']!r:.60}", "a module of PyTorch with it")
+        wanted = "a module of PyTorch with it, or a function of JAX"
+        raise ArgumentError("show", "like", f"{given['like']!r:.60}", wanted)
     if "diff" in given:
         _show_document(diff_doc(document_of(thing), document_of(given["diff"])), panes or ["diff"], given)
         return
@@ -115,14 +116,15 @@ def show(thing: Any, *, show: str | Sequence[str] | None = None, **options: Any)
 
 
 def _show_module(module: Any, panes: Sequence[str], given: Mapping[str, Any]) -> None:
-    """Show a live module of PyTorch, exported with the inputs `like`: one, or several in a tuple."""
+    """Show a live module of PyTorch or a function of JAX with the inputs `like`: one, or several in a tuple."""
     if "like" not in given or "diff" in given:
         wanted = "the module's inputs: show(net, like=x), or like=(x, y)"
         raise ArgumentError("show", "like", "nothing" if "like" not in given else "diff as well", wanted)
     examples = given["like"] if isinstance(given["like"], (tuple, list)) else (given["like"],)
     named = {"no": "disable"}
     options = {named.get(name, name): given[name] for name in _MADE if name in given}
-    made = open_module(type(module).__name__, module, examples, **options)
+    name = getattr(module, "__name__", type(module).__name__)
+    made = open_module(name if name.isidentifier() else "function", module, examples, **options)
     _ = made.plan  # what is wrong with the options is said before anything is shown
     _show_study(made, panes, given)
 

@@ -41,7 +41,7 @@ from gdlab.jupyter.options import (
 from gdlab.plan import CompileOptions
 from gdlab.rewrite import OptimizeReport
 from gdlab.rewrite.engine.history import RECORDED
-from gdlab.study.model_files import MODELS, is_model, is_module, open_model, open_module
+from gdlab.study.model_files import MODELS, is_function, is_model, is_module, open_model, open_module
 from gdlab.study.study import Study
 from gdlab.view.answer.making import doctor_answer, gradient_answer
 from gdlab.view.ask.diff import diff_doc
@@ -73,7 +73,7 @@ class ShowMagics(Words):
     @argument("--device", metavar="D", type=device_name, help="device of plan and session (auto): cpu, wgpu, wgpu:1")
     @argument("--diff", metavar="OTHER", help="%%graph NAME: what is different in OTHER")
     @argument("--dims", metavar="NAME=N,…", type=extents, help="numbers for extents that an ONNX file leaves open")
-    @argument("--like", metavar="X,…", help="%%graph NET: example inputs of a PyTorch module, variables by name")
+    @argument("--like", metavar="X,…", help="%%graph NET: variables, the inputs of a PyTorch module or JAX function")
     @rule_options
     @run_options
     @look_options
@@ -128,9 +128,10 @@ class ShowMagics(Words):
     # -- %graph --------------------------------------------------------------------------------------------------------
     def _show_existing(self, args: Namespace) -> None:
         module = self.names.get(identifier(args.name))
-        if args.like is not None and not is_module(module):
-            raise UsageError(f"--like: given {args.name}, wanted a PyTorch module of this notebook")
-        thing = self._module(args, module) if is_module(module) else self._thing(args.name, args.dims)
+        live = is_module(module) or (args.like is not None and is_function(module))
+        if args.like is not None and not live:
+            raise UsageError(f"--like: given {args.name}, wanted a PyTorch module of this notebook, or a JAX function")
+        thing = self._module(args, module) if live else self._thing(args.name, args.dims)
         if args.diff is not None:
             other = self._thing(args.diff)
             document = self.call(lambda: diff_doc(self._document(thing, args.name), self._document(other, args.diff)))
@@ -142,7 +143,7 @@ class ShowMagics(Words):
         elif isinstance(thing, Study):
             study = thing
             fixed = ("train", "egraph", "no", "only", "enable", "allow", "device")
-            if given := [f"--{o}" for o in fixed if getattr(args, o) and not is_module(module)]:
+            if given := [f"--{o}" for o in fixed if getattr(args, o) and not live]:
                 wanted = "a %%graph cell or a Graph: a study has its own"
                 raise UsageError(f"%graph {args.name}: given {given[0]}, wanted {wanted}")
         else:
@@ -188,7 +189,8 @@ class ShowMagics(Words):
         return study
 
     def _module(self, args: Namespace, module: Any) -> Study:
-        """The study of a live module of PyTorch, bound to `NAME_graph` where that is free or a study's."""
+        """The study of a live module of PyTorch or a function of JAX, bound to `NAME_graph` where that is free or a
+        study's."""
         words = [identifier(word.strip()) for word in (args.like or "").split(",") if word.strip()]
         if not words or args.dims is not None:
             wanted = f"its example inputs: %graph {args.name} --like x"

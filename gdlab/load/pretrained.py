@@ -75,7 +75,11 @@ class PretrainedModel(Mapping[str, Array]):
 
     @property
     def positions(self) -> int | None:
-        """Return the most positions that config.json names, None where it names none."""
+        """Return the most positions: those that the rates of rotary positions hold for, else those that config.json
+        names, None where it names none."""
+        scaling = getattr(self.config, "rope_scaling", None)
+        if scaling is not None and scaling.most is not None:
+            return int(scaling.most)
         fields = _object(self.folder, CONFIG)
         for name in POSITIONS:
             if isinstance(given := fields.get(name), int):
@@ -190,8 +194,10 @@ def from_pretrained(
     kind = _family(fields)
     config = kind.config(fields)
     extent = kind.length(config) if length is None else int(length)
+    config = kind.at_length(config, extent)
     request = GraphRequest(kind.modes[0] if mode is None else mode, extent, int(batch))
     tensors = _tensors(home)
+    _check_layers(config, tensors)
     graph, turned = _graph(kind, config, request, dtype)
     sources = {name: _in_file(source, kind, tensors) for name, source in kind.sources(config).items()}
     plain = graph if dtype == "f32" else _graph(kind, config, request, "f32")[0]
@@ -264,6 +270,14 @@ def _tensors(home: Path) -> SafeTensorsModel:
         wanted = f"{WHOLE} or {INDEX}: save_pretrained(folder, safe_serialization=True) writes it"
         raise LoadError(WHERE, f"weights in {home.name}", given, wanted)
     return load_safetensors(home)
+
+
+def _check_layers(config: Any, tensors: SafeTensorsModel) -> None:
+    """Refuse more layers than there are tensors before a graph is made of them."""
+    layers = getattr(config, "num_hidden_layers", 0)
+    if layers > len(tensors):
+        given, wanted = f"{layers:,}", f"at most {len(tensors):,}, as there are tensors"
+        raise LoadError(WHERE, f"{CONFIG}: layers", given, wanted)
 
 
 # the graph ------------------------------------------------------------------------------------------------------------

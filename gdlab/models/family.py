@@ -205,7 +205,8 @@ class Family(Generic[C]):
     `config` reads config.json, `build` makes the graph, `sources` says for every parameter but the caches where its
     values lie. `modes`: what `build` takes, the default first. `prefix`: the beginning of names that some files leave
     out. `harmless`: shell patterns of tensors that change nothing here. `length`: the positions of the graph where
-    nothing is said, and `assumed` in words, empty where the model has no other. `renamed`: ends of names, and those
+    nothing is said, and `assumed` in words, empty where the model has no other; `at_length` fits the configuration to
+    those that are asked for. `renamed`: ends of names, and those
     that older files have instead. `copies`: tensors that repeat another, which must be equal. `named`: whether the
     family has a network of this name, of files that have an `architecture` and no `model_type`. `models` and `parts`
     are what the page of documentation says of it.
@@ -219,6 +220,7 @@ class Family(Generic[C]):
     prefix: str = ""
     harmless: tuple[str, ...] = ()
     length: Callable[[C], int] = lambda config: 64
+    at_length: Callable[[C, int], C] = lambda config, length: config
     assumed: str = "a prompt of {0} positions is"
     renamed: tuple[tuple[str, str], ...] = ()
     copies: Mapping[str, str] = field(default_factory=dict)

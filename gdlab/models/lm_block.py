@@ -150,10 +150,12 @@ class Rotation:
         return ops.concat([turned.reshape(turning.shape), rest], 2).reshape(x.shape)
 
     def _rotated(self, x: Value, position: Value | None) -> Value:
-        theta = self.config.rope_theta
+        theta, scaling = self.config.rope_theta, self.config.rope_scaling
         if position is None:
-            return ops.rope(x, theta, self.width, freq_factors=self.divisors)
-        return ops.rope_dynamic_offset(x, position, theta, self.width, freq_factors=self.divisors)
+            rotated = ops.rope(x, theta, self.width, freq_factors=self.divisors)
+        else:
+            rotated = ops.rope_dynamic_offset(x, position, theta, self.width, freq_factors=self.divisors)
+        return rotated if scaling is None or scaling.magnitude == 1 else rotated.scale(scaling.magnitude)
 
 
 class ToRows:

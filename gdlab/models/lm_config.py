@@ -1,37 +1,14 @@
-"""The configuration of a causal language model, and the scaling of its rotary positions."""
+"""The configuration of a causal language model."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 from gdlab.base.errors import GraphError
+from gdlab.models.rope_scaling import RopeScaling
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-@dataclass(frozen=True, slots=True)
-class RopeScaling:
-    """Divide the rates at which positions rotate. linear: `factor` divides all; llama3: those that turn less than
-    `low` times within `original` positions, between `low` and `high` times a part of it.
-
-    A. Grattafiori et al., The Llama 3 Herd of Models, 2024.
-    """
-
-    kind: Literal["linear", "llama3"]
-    factor: float
-    low: float = 1.0
-    high: float = 4.0
-    original: int = 8192
-
-    def divisors(self, theta: float, width: int) -> list[float]:
-        """Return what divides the rate of each pair of `width` elements."""
-        if self.kind == "linear":
-            return [self.factor] * (width // 2)
-        turns = [self.original * theta ** (-2 * j / width) / (2 * math.pi) for j in range(width // 2)]
-        shares = [min(max((t - self.low) / (self.high - self.low), 0.0), 1.0) for t in turns]
-        return [1 / ((1 - share) / self.factor + share) for share in shares]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +78,8 @@ def check_config(c: TransformerLmConfig, length: int) -> None:
     if not c.positions and (turned % 2 or not 2 <= turned <= c.head_dim):
         wanted = f"an even number, at most the head's {c.head_dim}: pairs are turned"
         raise GraphError("transformer_lm", "head_dim" if c.rotary_dim is None else "rotary_dim", turned, wanted)
+    if c.rope_scaling is not None:
+        _check_scaling(c, c.rope_scaling, turned // 2, length)
     if c.positions and length > c.positions:
         raise GraphError("transformer_lm", "length", length, f"at most the {c.positions:,} positions that are learned")
     if c.windows and (len(c.windows) != c.num_hidden_layers or min(c.windows) < 0):
@@ -108,3 +87,16 @@ def check_config(c: TransformerLmConfig, length: int) -> None:
     unknown = [name for name in c.biases if name not in PROJECTIONS]
     if unknown:
         raise GraphError("transformer_lm", "biases", repr(unknown[0]), f"some of {', '.join(PROJECTIONS)}")
+
+
+def _check_scaling(c: TransformerLmConfig, scaling: RopeScaling, pairs: int, length: int) -> None:
+    if scaling.most is not None and length > scaling.most:
+        given, wanted = f"{length:,}", f"at most {scaling.most:,} positions, for which these rates are"
+        if scaling.kind == "longrope":
+            wanted += f"; from_pretrained(folder, length={length}) takes those of longer texts"
+        raise GraphError("transformer_lm", "length", given, wanted)
+    if scaling.kind == "longrope" and {len(scaling.short), len(scaling.long)} != {pairs}:
+        given = f"{len(scaling.short)} short and {len(scaling.long)} long factors"
+        raise GraphError("transformer_lm", "rope_scaling", given, f"{pairs} of each, one for each pair of a head")
+    if scaling.kind == "yarn" and c.rope_theta <= 1:
+        raise GraphError("transformer_lm", "rope_theta", c.rope_theta, "a number above 1: rates fall from pair to pair")

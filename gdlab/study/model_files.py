@@ -1,5 +1,5 @@
-"""Open a model as a study, from a file, a folder or a live module of PyTorch: its graph, the values of its parameters,
-and what was assumed."""
+"""Open a model as a study, from a file, a folder, a live module of PyTorch or a function of JAX: its graph, the values
+of its parameters, and what was assumed."""
 
 from __future__ import annotations
 
@@ -69,11 +69,20 @@ def is_module(thing: object) -> bool:
     return any(isinstance(kind, type) and isinstance(thing, kind) for kind in kinds)
 
 
+def is_function(thing: object) -> bool:
+    """Whether this may be a function that JAX traces; JAX is not loaded to find out."""
+    return "jax" in sys.modules and callable(thing) and not isinstance(thing, type) and not is_module(thing)
+
+
 def open_module(name: str, module: Any, examples: Sequence[Any], **options: Any) -> Study:
-    """Open a live module, exported with these example inputs, as a study with its weights; `options`: those of
-    `Study`."""
+    """Open a live module of PyTorch, exported with these example inputs, or a function of JAX, traced with these
+    examples of its arguments, as a study with its weights; `options`: those of `Study`."""
+    from gdlab.load.jaxpr.jax_model import load_jax
     from gdlab.load.pt2.pt2_model import load_torch
 
+    if not is_module(module):
+        traced = load_jax(module, *examples)
+        return Study(traced.graph, name=name, weights=traced.weights, **options)
     model = load_torch(module, *examples, train=bool(options.get("train")))
     return Study(model.graph, name=name, weights=model.weights, notes=model.notes, **options)
 

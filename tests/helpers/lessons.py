@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -19,6 +20,7 @@ from gdlab.study.study import Study
 
 WITHOUT_PICTURE = re.compile(r"--quiet|^%graph_(check|trace|watch)")
 LESSONS = ("chain_rule", "fusion", "bytes", "tape")
+SHOWN = ("tour", "models")  # notebooks that show before they ask
 
 
 def read(name: str) -> NotebookNode:
@@ -26,7 +28,9 @@ def read(name: str) -> NotebookNode:
 
 
 @pytest.fixture
-def lesson_shell() -> Iterator[Any]:
+def lesson_shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(NOTEBOOKS)  # a kernel finds what stands beside its notebook
+    monkeypatch.chdir(Path.cwd())  # a notebook may go to a folder of its own
     InteractiveShell.clear_instance()
     shell = InteractiveShell.instance()
     theirs, removed = dict(RULES._theirs), set(RULES._removed)

@@ -23,6 +23,8 @@ LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }  # fmt: skip
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+LONGROPE = {"type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.2], "long_factor": [1.2, 2.0, 4.5, 8.0]}
 NO_TOKENS: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 
 
@@ -35,11 +37,15 @@ CASES: dict[str, dict[str, Any]] = {
     "llama 3.1": _case("llama", rope_theta=500_000.0, rope_scaling=LLAMA3),
     "llama 3.2": _case("llama", rope_scaling=LLAMA3 | {"factor": 32.0}, tie_word_embeddings=True, head_dim=16),
     "llama, linear rope": _case("llama", rope_scaling={"rope_type": "linear", "factor": 4.0}),
+    "llama, dynamic rope": _case("llama", rope_scaling={"type": "dynamic", "factor": 4.0}),
+    "llama, yarn": _case("llama", rope_scaling=YARN | {"mscale": 0.8, "mscale_all_dim": 0.4, "beta_fast": 8.0,
+                                                       "beta_slow": 0.5, "truncate": False}),
     "llama, biases": _case("llama", attention_bias=True, mlp_bias=True, hidden_act="gelu"),
     "mistral": _case("mistral", sliding_window=5, head_dim=16),
     "mistral, no window": _case("mistral", sliding_window=None),
     "qwen2": _case("qwen2", rope_theta=1e6, tie_word_embeddings=True),
     "qwen2, windows": _case("qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=1),
+    "qwen2, yarn": _case("qwen2", rope_scaling=YARN, head_dim=16),
     "qwen3": _case("qwen3", head_dim=16, rope_theta=1e6),
     "gemma": _case("gemma", head_dim=16, num_key_value_heads=1),
     "gemma2": _case("gemma2", head_dim=16, sliding_window=6, query_pre_attn_scalar=24, attn_logit_softcapping=2.0,
@@ -48,6 +54,9 @@ CASES: dict[str, dict[str, Any]] = {
                              query_pre_attn_scalar=8, sliding_window=200),
     "phi3": _case("phi3", sliding_window=7),
     "phi3, partial": _case("phi3", head_dim=16, partial_rotary_factor=0.5),
+    "phi3, longrope": _case("phi3", rope_scaling=LONGROPE, original_max_position_embeddings=96, sliding_window=None),
+    "phi3, longrope, long": _case("phi3", rope_scaling=LONGROPE | {"short_factor": [1.0, 1.3], "long_factor": [1.4, 6]},
+                                  original_max_position_embeddings=8, sliding_window=None, partial_rotary_factor=0.5),
     "gpt2": {"model_type": "gpt2", "vocab_size": 48, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 80,
              **NO_TOKENS},
 }  # fmt: skip

@@ -5,16 +5,19 @@ The sentences are those of `docs/lessons.md`. Each claim works its facts out of 
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from documents import checked, plan_holds
-from lessons import LESSONS, read, run_lesson
+from lessons import LESSONS, SHOWN, read, run_lesson
 from places import REPO
 
+from gdlab.base.types import TensorType
 from gdlab.base.words import nbytes
+from gdlab.graph import Graph
 from gdlab.study.study import Study
 from gdlab.view.document.document import Document
 
@@ -151,8 +154,35 @@ def tape(names: Names, text: str) -> Claims:
     yield ["`planned` takes fewer launches"]
 
 
+def models(names: Names, text: str) -> Claims:
+    classifier, letters, packed = (names[n].doc for n in ("classifier", "letters", "letters_q8"))
+    held = [node["name"] for node in classifier.nodes("written") if node["op"] == "parameter"]
+    norms = {name.partition(".bn.")[0] for name in held if ".bn." in name}
+    assert len(norms) == 3 and all(
+        [n for n in held if n.startswith(f"{norm}.bn.")] == [f"{norm}.bn.{p}.folded" for p in ("weight", "bias")]
+        for norm in norms
+    )
+    yield ["a batch norm is two parameters", "`stem.bn.weight.folded` and `stem.bn.bias.folded`", "the four tensors"]
+    types = {name: parameters(names[name].graph) for name in ("letters", "letters_q8")}
+    sizes = [nbytes(sum(type.data_bytes for type in own.values())) for own in types.values()]
+    bits = {8 * type.data_bytes / type.num_elements for type in types["letters_q8"].values() if type.rank == 2}
+    assert bits == {8.5} and {type.dtype.name for type in types["letters"].values()} == {"f32"}
+    assert letters.data["stages"][0]["groups"]["label"] == packed.data["stages"][0]["groups"]["label"]
+    first, second = re.findall(r"^a cell.{48}$", text, re.MULTILINE)
+    assert first == second and names["text"].startswith(first)
+    yield ["8.5 bits for each element", f"{sizes[1]} of parameters in place of {sizes[0]}", "the same letters"]
+    (place,) = {names["net"].graph.source(n.id)[0] for n in names["net"].graph if n.op == "gelu_erf"}
+    assert linecache.getline(place.file, place.line).strip() == "wide = F.gelu(self.up(self.norm(x)))"
+    yield [f"line {place.line} of `{place.file.rpartition('/')[2]}`", "neither the module's code nor PyTorch"]
+
+
+def parameters(graph: Graph) -> dict[str, TensorType]:
+    return {node.name: node.type for node in graph.parameters}
+
+
 CLAIMS: dict[str, Callable[[Names, str], Claims]] = {
     "tour": tour, "chain_rule": chain_rule, "fusion": fusion, "bytes": where_the_bytes_live, "tape": tape,
+    "models": models,
 }  # fmt: skip
 
 
@@ -167,7 +197,7 @@ def sentences(name: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", [*LESSONS, "tour"])
+@pytest.mark.parametrize("name", [*LESSONS, *SHOWN])
 def test_what_a_notebook_promises_is_so(lesson_shell: Any, name: str) -> None:
     said = sentences(name)
     first = read(name).cells[0].source

@@ -8,15 +8,16 @@ from typing import Any
 import nbformat
 import numpy as np
 import pytest
-from lessons import LESSONS, read, run_lesson
+from lessons import LESSONS, SHOWN, read, run_lesson
 
+import gdlab as gd
 from gdlab.rewrite import RULES
 
 WORDS_A_MINUTE = 150
 Ran = dict[str, tuple[str, dict[str, Any]]]  # first line of a cell -> what it printed, and the names at that time
 
 
-@pytest.mark.parametrize("name", [*LESSONS, "tour"])
+@pytest.mark.parametrize("name", [*LESSONS, *SHOWN])
 def test_a_notebook_is_saved_without_outputs(name: str) -> None:
     notebook = read(name)
     nbformat.validate(notebook)
@@ -98,3 +99,27 @@ def test_the_tape(lesson_shell: Any) -> None:
     assert "True\neager.get_value: stale handle" in text
     tape, study = re.search(r"^tape  (\S+)\nstudy (\S+)$", text, re.MULTILINE).groups()  # type: ignore[union-attr]
     assert tape == study and re.search(r"^\d+ \d+ True$", text, re.MULTILINE) and "[ 3. 12.]" in text
+
+
+def test_models_that_people_have(lesson_shell: Any) -> None:
+    printed, names = run_lesson(lesson_shell, "models")
+    text = "\n".join(printed)
+    labels = {n: names[n].doc.data["stages"][0]["groups"]["label"]["words"] for n in OPENED}
+    assert {"stem", "blocks.0", "blocks.1"} <= set(labels["classifier"])
+    assert {"layers.0", "self_attn", "mlp"} <= set(labels["letters"]) == set(labels["letters_q8"])
+    assert labels["net"] == ["layers", "layers.0", "layers.1"]
+    sentence = "a cell becomes a graph, a graph becomes a plan, a plan"
+    assert text.count(f"{sentence}\n") == 2 and f"{sentence[:30]}\n" in text
+    assert "image: f32[8, 3, 16, 16]" in text and "q8_0[64, 32] 8.5 bits an element" in text
+    weights = dict(gd.load_onnx("classifier.onnx").weights)
+    for n, node in names["classifier"].weights.items():
+        np.testing.assert_array_equal(node, weights[n])
+    try:
+        import torch
+    except ImportError:
+        assert "PyTorch is not installed here" in text
+    else:
+        assert torch.__version__ and "mlp_graph" in names
+
+
+OPENED = ("classifier", "letters", "letters_q8", "net")

@@ -14,9 +14,11 @@ import pytest
 from machine import needs
 from pretrained_folders import (
     CASES,
+    LONGROPE,
     PROMPT,
     ROWS,
     TOKENS,
+    YARN,
     folder_of,
     ids_of,
     judged,
@@ -112,6 +114,25 @@ def test_the_graph_of_llama_is_made_of_the_layers_of_nn() -> None:
         labels = ops.input("labels", (5, 32))
         graph.output(ops.cross_entropy_loss(head(norm(x)).named("logits"), labels), "loss")
     assert gd.models.transformer_lm(config, 5).text() == graph.text()
+
+
+def test_rates_for_short_texts_and_for_long_ones_do_not_mix(tmp_path: Path) -> None:
+    """All graphs of a model, and its caches, have the rates that its length asks for."""
+    folder = folder_of("phi3, longrope", tmp_path / "phi3")
+    short, long = (from_pretrained(folder, length=n) for n in (96, 97))
+    first = [next(n for n in m.at("decode", 8).graph if n.op == "constant").attrs for m in (short, long)]
+    assert first[0] != first[1] and short.positions == 96 and long.positions == 128
+    wanted = "length: given 97, wanted at most 96 positions, .*from_pretrained\\(folder, length=97\\)"
+    with pytest.raises(gd.LoadError, match=wanted):
+        short.at("decode", 97)
+    prompt = ids_of(CASES["phi3, longrope"])
+    assert len(short.generate(prompt, max_new_tokens=84, device="cpu").finish().tokens) == 84  # a cache of 96, not 128
+    with pytest.raises(gd.GdlabError, match="96"):
+        short.generate(prompt, max_new_tokens=85, device="cpu")
+    dynamic = folder_of("llama, dynamic rope", tmp_path / "llama")
+    assert from_pretrained(dynamic).positions == 128
+    with pytest.raises(gd.LoadError, match="length: given 129, wanted at most 128 positions"):
+        from_pretrained(dynamic, length=129)
 
 
 # formats of matrices --------------------------------------------------------------------------------------------------
@@ -244,8 +265,25 @@ BAD_FIELDS: dict[str, tuple[str, Change]] = {  # a message -> a case and other f
     "num_key_value_heads: given 3, wanted a divisor of 4": ("llama 2", {"num_key_value_heads": 3}),
     "config.json: attention_multiplier: given 0.5, wanted a field that": ("llama 2", {"attention_multiplier": 0.5}),
     "config.json: quantization_config": ("llama 2", {"quantization_config": {"bits": 4}}),
-    "rope_scaling: given .*, wanted rope_type one of default, linear, llama3": (
-        "llama 2", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}),
+    "rope_scaling: given .*, wanted rope_type one of default, linear, dynamic, llama3, yarn, longrope": (
+        "llama 2", {"rope_scaling": {"rope_type": "ntk", "factor": 2.0}}),
+    "rope_scaling: given .*, wanted of rope_type yarn the fields factor, and of original_max_position_embeddings,": (
+        "llama 2", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "attn_factor": 1.0}}),
+    "rope_scaling: given .*, wanted beta_slow below beta_fast": (
+        "llama 2", {"rope_scaling": YARN | {"beta_slow": 40.0}}),
+    "rope_theta: given 1.0, wanted a number above 1": ("llama 2", {"rope_scaling": YARN, "rope_theta": 1.0}),
+    "config.json: max_position_embeddings: given none, wanted a number: rope_type dynamic depends on it": (
+        "llama, dynamic rope", {"max_position_embeddings": None}),
+    "config.json: original_max_position_embeddings: given none, wanted a number: rope_type longrope": (
+        "phi3, longrope", {"original_max_position_embeddings": None}),
+    "config.json: original_max_position_embeddings: given 96, and 64 in rope_scaling, wanted the same": (
+        "phi3, longrope", {"rope_scaling": LONGROPE | {"original_max_position_embeddings": 64}}),
+    "rope_scaling: given 3 short and 4 long factors, wanted 4 of each": (
+        "phi3, longrope", {"rope_scaling": LONGROPE | {"short_factor": [1.0, 1.0, 1.0]}}),
+    "config.json: original_max_position_embeddings: given 1, wanted 2 positions or more": (
+        "phi3, longrope", {"original_max_position_embeddings": 1}),
+    "rope_scaling: given .*, wanted factors in 10": (
+        "phi3, longrope", {"rope_scaling": LONGROPE | {"short_factor": [1.0, 1e-46, 1.0, 1.0]}}),
     "rope_scaling: given .*, wanted of rope_type linear the fields factor": (
         "llama 2", {"rope_scaling": {"type": "linear", "factor": 2.0, "mscale": 2.0}}),
     "rope_scaling: given \\[1\\], wanted an object": ("llama 2", {"rope_scaling": [1]}),

@@ -204,9 +204,9 @@ def _one_hot(call: OnnxCall) -> Tensor:
     axis = call.integer("axis", -1)
     axis = axis_of(axis, len(at.shape) + 1)
     lined = (*at.shape[:axis], 1, *at.shape[axis:])
-    classes = np.arange(depth).reshape(tuple(depth if i == axis else 1 for i in range(len(lined))))
     shape = tuple(depth if i == axis else n for i, n in enumerate(lined))
     call.home.check_size(shape)
+    classes = np.arange(depth).reshape(tuple(depth if i == axis else 1 for i in range(len(lined))))
     off, on = (taken(call.home, values, 0, [i]) for i in (0, 1))
     if at.known:
         numbers = np.asarray(at.array).reshape(lined)

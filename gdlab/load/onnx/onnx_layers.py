@@ -47,7 +47,8 @@ def _gemm(call: OnnxCall) -> Tensor:
         return fitted(out, out.shape)
     addend = call.number(2) if beta == 1 else call.number(2) * beta
     if addend.shape in (out.shape[1:], (1, *out.shape[1:])) and out.shape[1] > 1:
-        return fitted(ops.bias_add(out, addend.reshape(out.shape[1:])), out.shape)
+        bias = addend if addend.shape == out.shape[1:] else addend.reshape(out.shape[1:])
+        return fitted(ops.bias_add(out, bias), out.shape)
     if common(addend.shape, out.shape) != out.shape:
         raise Malformed("C", addend.type, f"a shape that broadcasts to {list(out.shape)}")
     return fitted(out + addend, out.shape)

@@ -7,6 +7,7 @@ one that the function does not have is refused. Operators that ONNX has too are 
 from __future__ import annotations
 
 import inspect
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -210,6 +211,6 @@ def bound(translate: Translate, given: Mapping[str, Any]) -> dict[str, Any]:
         if value is None and not optional and default is not inspect.Parameter.empty:
             continue
         if not (value is None and optional) and not KINDS[kind](value):
-            raise Malformed(name, f"{value!r:.60}", f"{kind}")
+            raise Malformed(name, f"{reprlib.repr(value):.60}", f"{kind}")
         found[name] = value
     return found

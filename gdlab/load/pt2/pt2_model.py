@@ -104,7 +104,11 @@ def _read(source: Any) -> ExportedProgram:
         file: BinaryIO = open_regular(source)
     except (OSError, TypeError, ValueError) as error:
         raise LoadError(WHERE, f"{source!r:.80}", f"{type(error).__name__}: {error}", "a path or bytes") from None
-    return read(file, os.fstat(file.fileno()).st_size)
+    try:
+        return read(file, os.fstat(file.fileno()).st_size)
+    except BaseException:
+        file.close()
+        raise
 
 
 def _loaded(

@@ -16,6 +16,7 @@ from gdlab.models.names.lm_names import (
     IGNORED,
     LM_MODES,
     activation,
+    at_length,
     build_lm,
     layer_types,
     lm_config,
@@ -78,6 +79,7 @@ GEMMA_1 = Family(
     sources,
     LM_MODES,
     prefix="model.",
+    at_length=at_length,
     models="Gemma 1",
     parts="embeddings times √width, norms of 1 + weight, GeGLU",
 )
@@ -88,6 +90,7 @@ GEMMA_2 = Family(
     sources,
     LM_MODES,
     prefix="model.",
+    at_length=at_length,
     models="Gemma 2",
     parts="the same, four norms a layer, soft caps, windows in turn",
 )

@@ -13,6 +13,7 @@ from gdlab.models.names.lm_names import (
     FIELDS,
     IGNORED,
     LM_MODES,
+    at_length,
     build_lm,
     lm_config,
     same_names,
@@ -38,6 +39,7 @@ LLAMA_FAMILY = Family(
     same_names,
     LM_MODES,
     prefix="model.",
+    at_length=at_length,
     models="LLaMA 2, 3, 3.1, 3.2, and what has their layers",
     parts="RMS norms, rotary positions, grouped heads, SwiGLU; biases",
 )

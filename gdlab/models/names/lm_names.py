@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from gdlab.base.errors import ArgumentError, LoadError
@@ -21,7 +22,7 @@ from gdlab.models.family import (
     positive,
 )
 from gdlab.models.lm import Mode, TransformerLmConfig, cache_names, transformer_lm
-from gdlab.models.lm_config import RopeScaling
+from gdlab.models.names.rope_fields import completed, extended, rotary, share
 
 LM_MODES = ("prefill", "decode", "training")
 MOST_LAYERS = 512
@@ -41,52 +42,11 @@ def layers(given: Any) -> int:
     return int(given)
 
 
-def share(given: Any) -> float:
-    """Read a part of 1."""
-    if positive(given) > 1:
-        raise ValueError("a number above 0, at most 1")
-    return float(given)
-
-
 def layer_types(given: Any) -> tuple[str, ...]:
     """Read the kinds of attention of the layers."""
     if not isinstance(given, list) or not all(isinstance(kind, str) and kind in LAYER_TYPES for kind in given):
         raise ValueError(f"a list of {' and '.join(LAYER_TYPES)}")
     return tuple(given)
-
-
-SCALINGS: dict[str, dict[str, str]] = {  # rope_type -> its fields, and ours
-    "default": {},
-    "linear": {"factor": "factor"},
-    "llama3": {
-        "factor": "factor", "low_freq_factor": "low", "high_freq_factor": "high",
-        "original_max_position_embeddings": "original",
-    },
-}  # fmt: skip
-
-
-def rotary(given: Any) -> dict[str, Any]:
-    """Read `rope_scaling`, or `rope_parameters`, which holds theta and the rotating part too: fields of ours."""
-    if not isinstance(given, Mapping):
-        raise ValueError("an object with rope_type")
-    rest = dict(given)
-    kinds = {rest.pop(name) for name in ("rope_type", "type") if name in rest}
-    kind = kinds.pop() if len(kinds) == 1 else None
-    if not isinstance(kind, str) or kind not in SCALINGS:
-        raise ValueError(f"rope_type one of {', '.join(SCALINGS)}")
-    values: dict[str, Any] = {}
-    if "rope_theta" in rest:
-        values["rope_theta"] = positive(rest.pop("rope_theta"))
-    if "partial_rotary_factor" in rest:
-        values["rotary_share"] = share(rest.pop("partial_rotary_factor"))
-    if rest.keys() != SCALINGS[kind].keys():
-        raise ValueError(f"of rope_type {kind} the fields {', '.join(SCALINGS[kind]) or 'rope_theta alone'}")
-    numbers = {ours: positive(rest[name]) for name, ours in SCALINGS[kind].items()}
-    if kind == "llama3" and not numbers["low"] < numbers["high"]:
-        raise ValueError("low_freq_factor below high_freq_factor")
-    if kind != "default":
-        values["rope_scaling"] = RopeScaling(cast(Any, kind), **cast(Any, numbers))
-    return values
 
 
 FIELDS: Fields = {  # of all families that name their fields as LLaMA does
@@ -101,6 +61,7 @@ FIELDS: Fields = {  # of all families that name their fields as LLaMA does
     "rope_theta": Field("rope_theta", positive, 10_000.0),
     "rope_scaling": Field("rope_scaling", optional(rotary), None),
     "rope_parameters": Field("rope_parameters", optional(rotary), None),
+    "max_position_embeddings": Field("max_positions", optional(natural), None),
     "partial_rotary_factor": Field("rotary_share", optional(share), None),
     "hidden_act": Field("activation", activation, "silu"),
     "tie_word_embeddings": Field("tied", flag, False),
@@ -126,11 +87,22 @@ def lm_config(values: dict[str, Any], **more: Any) -> TransformerLmConfig:
     given = [values.pop(name) for name in ("rope_scaling", "rope_parameters")]
     for found in given:
         values |= found or {}
+    positions, original = values.pop("max_positions"), values.pop("original_positions", None)
+    if "rope_scaling" in values:
+        values["rope_scaling"] = completed(values["rope_scaling"], positions, original)
     part = values.pop("rotary_share", None)
     config = TransformerLmConfig(**values, **more)
     if part in (None, 1.0):
         return config
     return TransformerLmConfig(**values, **more, rotary_dim=int(config.head_dim * part))
+
+
+def at_length(config: TransformerLmConfig, length: int) -> TransformerLmConfig:
+    """Return the configuration of a model that is asked for with so many positions: LongRoPE has rates for short texts
+    and for long ones, and caches hold keys of one kind."""
+    if config.rope_scaling is None:
+        return config
+    return replace(config, rope_scaling=extended(config.rope_scaling, length))
 
 
 # the graph and its parameters -----------------------------------------------------------------------------------------

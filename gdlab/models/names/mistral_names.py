@@ -7,7 +7,7 @@ from typing import Any
 
 from gdlab.models.family import Family, Field, Fields, natural, optional, read_fields
 from gdlab.models.lm import TransformerLmConfig
-from gdlab.models.names.lm_names import FIELDS, IGNORED, LM_MODES, build_lm, lm_config, same_names, windows
+from gdlab.models.names.lm_names import FIELDS, IGNORED, LM_MODES, at_length, build_lm, lm_config, same_names, windows
 
 MISTRAL: Fields = FIELDS | {"sliding_window": Field("sliding_window", optional(natural), 4096)}
 
@@ -25,6 +25,7 @@ MISTRAL_FAMILY = Family(
     same_names,
     LM_MODES,
     prefix="model.",
+    at_length=at_length,
     models="Mistral",
     parts="a window in every layer",
 )

@@ -8,12 +8,13 @@ from typing import Any
 
 from gdlab.models.family import Family, Field, Fields, Source, Sources, natural, only, optional, read_fields
 from gdlab.models.lm import TransformerLmConfig
-from gdlab.models.names.lm_names import FIELDS, IGNORED, LM_MODES, build_lm, lm_config, parameters, windows
+from gdlab.models.names.lm_names import FIELDS, IGNORED, LM_MODES, at_length, build_lm, lm_config, parameters, windows
 
 PHI3: Fields = FIELDS | {
     "rms_norm_eps": Field("rms_norm_eps", FIELDS["rms_norm_eps"].read, 1e-5),
     "sliding_window": Field("sliding_window", optional(natural), None),
     "attention_bias": Field("", only(False, None), False),
+    "original_max_position_embeddings": Field("original_positions", optional(natural), None),
 }
 PACKED = {  # tensor of the file -> what lies in its rows
     "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -23,7 +24,7 @@ PACKED = {  # tensor of the file -> what lies in its rows
 
 def config(fields: Mapping[str, Any]) -> TransformerLmConfig:
     """Read config.json."""
-    values = read_fields(fields, PHI3, (*IGNORED, "original_max_position_embeddings", "use_flash_attention_2"))
+    values = read_fields(fields, PHI3, (*IGNORED, "use_flash_attention_2"))
     return lm_config(values, windows=windows(values, values.pop("sliding_window"), None))
 
 
@@ -60,6 +61,7 @@ PHI3_FAMILY = Family(
     sources,
     LM_MODES,
     prefix="model.",
+    at_length=at_length,
     models="Phi-3",
     parts="packed matrices, a window, partial rotation",
 )

@@ -12,6 +12,7 @@ from gdlab.models.names.lm_names import (
     FIELDS,
     IGNORED,
     LM_MODES,
+    at_length,
     build_lm,
     layer_types,
     lm_config,
@@ -63,6 +64,7 @@ QWEN_2 = Family(
     same_names,
     LM_MODES,
     prefix="model.",
+    at_length=at_length,
     models="Qwen2, Qwen2.5",
     parts="biases of queries, keys and values; windows by layer",
 )
@@ -73,6 +75,7 @@ QWEN_3 = Family(
     same_names,
     LM_MODES,
     prefix="model.",
+    at_length=at_length,
     models="Qwen3",
     parts="norms of the heads of queries and keys; windows by layer",
 )

@@ -1,0 +1,1 @@
+"""Open functions of JAX, read from the jaxpr that tracing gives."""
