@@ -44,7 +44,7 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BucketLayout:
     """All gradients behind one another in the order in which they are ready, and the buckets that they are cut into."""
 
     gradients: tuple[Gradient, ...]
@@ -68,7 +68,7 @@ def usual_bytes(session: Session) -> int:
     return LARGE_BYTES if session.loaded.plan.target.adapter_class in ("cpu", "software") else SMALL_BYTES
 
 
-def layout_of(session: Session, order: Sequence[str], bucket_bytes: int) -> Layout:
+def layout_of(session: Session, order: Sequence[str], bucket_bytes: int) -> BucketLayout:
     """Return the buckets of at most so many bytes over gradients in this order, which is the same on all engines: plans
     of other devices may write them in another one. Large gradients are cut."""
     buffers, last = dict(session.updates.gradient_buffers()), _last_writes(session)
@@ -86,7 +86,7 @@ def layout_of(session: Session, order: Sequence[str], bucket_bytes: int) -> Layo
         pieces = ((g.buffer, max(first, g.start), min(end, g.start + g.size), g.start) for g in inside)
         cut = tuple((buffer, a - at, b - a) for buffer, a, b, at in pieces)
         buckets.append(Bucket(stop, first, end - first, cut))
-    return Layout(tuple(gradients), tuple(buckets))
+    return BucketLayout(tuple(gradients), tuple(buckets))
 
 
 def _last_writes(session: Session) -> dict[int, int]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gdlab.base.types import Array
 from gdlab.devices.base import Readback, StepPart
-from gdlab.distributed.gradient_buckets import LARGE_BYTES, Layout, layout_of, ready_order, usual_bytes
+from gdlab.distributed.gradient_buckets import LARGE_BYTES, BucketLayout, layout_of, ready_order, usual_bytes
 from gdlab.session import Session
 
 Wire = Literal["f32", "f16"]
@@ -74,7 +74,7 @@ class Meeting:
     reductions: int = 0
     rounded: float = 0.0
     squares: float = 0.0
-    layout: Layout = Layout((), ())
+    layout: BucketLayout = BucketLayout((), ())
     buckets: list[BucketTimes] = field(default_factory=list)
     _gradients: Array = field(default_factory=lambda: np.empty(0, np.float32))
     _sent: list[Future[_Sum]] = field(default_factory=list)

@@ -85,7 +85,8 @@ def doubts(graph: Graph, values: Values, scales: Values, rtol: float) -> Doubts:
     Points that are tried: both ends of every operand's interval, 0 where it lies inside, and ties of two operands.
     """
     known = _Known(rtol, values, scales)
-    _walk(graph, 0, known)
+    with np.errstate(over="ignore", invalid="ignore"):  # a doubt may be as large as numbers are
+        _walk(graph, 0, known)
     return Doubts(known.amount, known.jumps)
 
 
@@ -175,8 +176,7 @@ def _apart(arrays: Sequence[Array], spans: Sequence[Array]) -> list[Array]:
     spans = list(spans)
     for i, j in itertools.combinations(range(len(arrays)), 2):
         a, b, ua, ub = np.broadcast_arrays(arrays[i], arrays[j], spans[i], spans[j])
-        with np.errstate(invalid="ignore"):
-            near = (np.abs(a - b) <= ua + ub) & (ua > 0) & (ub > 0)
+        near = (np.abs(a - b) <= ua + ub) & (ua > 0) & (ub > 0)
         one = near & (a == b)
         if not one.any():
             continue
@@ -198,8 +198,7 @@ def _points(arrays: Sequence[Array], spans: Sequence[Array]) -> Iterator[list[Ar
         yield [*arrays[:i], np.where(np.abs(arrays[i]) <= spans[i], 0.0, arrays[i]), *arrays[i + 1 :]]
         for j in range(len(arrays)):
             if j != i:
-                with np.errstate(invalid="ignore"):
-                    near = np.abs(arrays[i] - arrays[j]) <= spans[i] + spans[j]
+                near = np.abs(arrays[i] - arrays[j]) <= spans[i] + spans[j]
                 yield [*arrays[:i], np.where(near, arrays[j], arrays[i]), *arrays[i + 1 :]]
 
 
