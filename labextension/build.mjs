@@ -25,8 +25,12 @@ const out = join(here, '..', 'gdlab');
 const styles = {
   name: 'styles',
   setup(builder) {
-    const small = async path =>
-      (await transform(readFileSync(path, 'utf8'), { loader: 'css', minify: true, target: 'esnext' })).code;
+    // esbuild leaves the values of custom properties as they are.
+    const tight = (_, name, value) => name + value.trim().replaceAll(', ', ',');
+    const small = async path => {
+      const { code } = await transform(readFileSync(path, 'utf8'), { loader: 'css', minify: true, target: 'esnext' });
+      return code.replace(/(--[\w-]+:)([^;}]*)/g, tight);
+    };
     builder.onLoad({ filter: /\.css$/ }, async ({ path }) => ({ contents: await small(path), loader: 'text' }));
     builder.onResolve({ filter: /^all-styles$/ }, ({ path }) => ({ path, namespace: 'styles' }));
     builder.onLoad({ filter: /.*/, namespace: 'styles' }, async () => {

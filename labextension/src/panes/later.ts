@@ -6,15 +6,15 @@ import { arenaPane } from "./arena.ts";
 import { planPane } from "./plan.ts";
 import { kernelsPane } from "./kernels.ts";
 import { sourcePane } from "./source.ts";
+import { egraphPane } from "./egraph.ts";
 import { textPane } from "./text.ts";
-import { reportPane } from "./report.ts";
 import { rewritesPane } from "./rewrites.ts";
 import { stepperPane } from "./stepper.ts";
-import { diffPane } from "./diff.ts";
+import { reportPane } from "./report.ts";
 import { scrubPane } from "./scrub.ts";
-import { sessionPane } from "./session.ts";
+import { diffPane } from "./diff.ts";
 import { sweepPane } from "./sweep.ts";
-import { egraphPane } from "./egraph.ts";
+import { sessionPane } from "./session.ts";
 import { addPanes } from "./table.ts";
 
 addPanes(
