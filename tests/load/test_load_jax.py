@@ -234,6 +234,24 @@ class Layer:
     bias: Any
 
 
+def test_a_derivative_of_ones_own_is_refused() -> None:
+    """Its body has another gradient: of a rounding that passes it on, 0."""
+
+    @jax.custom_vjp
+    def passed_on(x: Any) -> Any:
+        return jnp.round(x)
+
+    @jax.custom_jvp
+    def twice(x: Any) -> Any:
+        return jnp.sin(x)
+
+    passed_on.defvjp(lambda x: (jnp.round(x), None), lambda _, g: (g,))
+    twice.defjvp(lambda at, by: (twice(at[0]), 2 * by[0]))
+    for own, named in ((passed_on, "custom_vjp of passed_on"), (twice, "custom_jvp of twice")):
+        with pytest.raises(gd.LoadError, match=rf"{named} \(test_load_jax\.py:\d+\)"):
+            gd.load_jax(lambda p, x, own=own: own(x @ p["w"]).sum(), {"w": f(3, 2)}, f(4, 3))
+
+
 def test_names_and_kinds_of_arguments() -> None:
     layer = Layer(f(4, 2), f(2))
     model = gd.load_jax(lambda layer, batch: batch["x"] @ layer.weight + layer.bias, layer, {"x": X}, parameters=[0])

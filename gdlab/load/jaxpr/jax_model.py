@@ -96,7 +96,8 @@ def load_jax(function: Callable[..., Any], *examples: Any, parameters: Sequence[
     become parameters, or of those whose numbers are in `parameters`; all other leaves are inputs. What the function
     closes over is constant. The first output is the loss where one trains.
 
-    All primitives that are not understood are listed in one `LoadError`, each with the user's line.
+    All primitives that are not understood are listed in one `LoadError`, each with the user's line; so are functions
+    with a derivative that is not JAX's own (`jax.custom_vjp`, `jax.custom_jvp`), since gdlab differentiates bodies.
     """
     jax = _jax()
     slots = _slots(jax, function, examples, parameters)
@@ -256,10 +257,22 @@ class _Builder:
             for e in inner.eqns:
                 if e.primitive.name not in names:
                     unknown.append((e.primitive.name, self._told(e)))
+                elif rule := self._own_derivative(e):
+                    unknown.append((rule, self._told(e).replace(e.primitive.name, rule, 1)))
                 waiting += [(each, self._place(e)) for each in _inner(e)]
         self.outer = None
         if unknown:
             raise refused(WHERE, "primitives", unknown, WANTED)
+
+    def _own_derivative(self, e: Any) -> str:
+        """Name a derivative that somebody else than JAX gave a function: the gradient of its body is another one."""
+        kind = e.primitive.name
+        if not kind.startswith("custom_"):
+            return ""
+        called = e.params[INLINED[kind]]
+        source = getattr(getattr(called, "jaxpr", called).debug_info, "func_src_info", "")
+        name, _, place = str(source).partition(" at ")
+        return "" if place.startswith(self.own) else f"{kind.removesuffix('_call')} of {name:.60}"
 
     def run(self, jaxpr: Any, consts: Sequence[Array], operands: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Append the equations of a jaxpr; its results."""
