@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from functools import cache
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 import networks
 import pytest
 from bare_page import TABS, live, mount, open_tab
-from networks import deep
 from playwright.sync_api import Page, expect
 
+from gdlab import ops
+from gdlab.graph import Graph
 from gdlab.study.study import Study
 from gdlab.view.ask.diff import diff
 from gdlab.view.ask.query import search
@@ -168,7 +170,13 @@ def test_a_search_says_what_is_in_other_tabs(page: Page) -> None:
 
 def test_a_search_goes_to_the_first_hit_of_a_large_picture(page: Page) -> None:
     """V13: which is not drawn before, because it is far below; without a hit in the tab nothing moves."""
-    mount(page, graph_doc(deep(130), "deep"))
+    with Graph() as g:
+        h = ops.input("x", (4, 8))
+        draw = random.Random(7)
+        for _ in range(130):  # no loop, so nothing is one box
+            h = draw.choice((ops.relu, ops.tanh, ops.sigmoid, ops.silu))(h)
+        g.output(h)
+    mount(page, graph_doc(g, "deep"))
     camera = page.locator('[data-pane="before"] .gd-camera')
     assert camera.evaluate("e => e.scrollTop") == 0
     page.locator(".gd-tools .gd-search").fill("flag:output")

@@ -349,6 +349,7 @@ class PicturePane implements Pane {
   #close(): boolean {
     const open = this.#open;
     if (!open || open.toggled || open.groups.size === 0 || open.stage.nodes.some(({ lines }) => lines)) return false;
+    if (this.#context.ui().selected.length > 0) return false; // it might be closed away
     for (const group of innermost(open.stage, open.groups)) open.groups.delete(group);
     queueMicrotask(() => {
       this.#camera?.el.remove(); // nobody asked for it: nothing glides
