@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,20 @@ def mpi_rank() -> tuple[int, int]:
     except ImportError:
         return 0, 0
     return MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+
+
+@contextlib.contextmanager
+def interrupts(handler: Callable[..., Any]) -> Iterator[None]:
+    """Give interrupts to `handler`, and from the end on to nobody until the engine has answered: one that came a moment
+    late would be raised where the answer is sent, and the caller would wait for it for ever."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine sets its own when it has answered
 
 
 _DEVICE = ["auto"]  # of this process, which is one engine

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 
-from gdlab.distributed.engine import device_name, host_name
+from gdlab.distributed.engine import device_name, host_name, interrupts
 from gdlab.distributed.point_run import PointProgress, PointResult, PointRunner
 from gdlab.distributed.points import PointSettings
 from gdlab.session import DeviceLike
@@ -48,8 +49,9 @@ def run_point(key: str, settings: bytes, steps: int) -> PointResult | None:
         if runner is None:
             return None
         publish = _publisher()
-        publish(identity())
-        return runner.run(PointSettings(cloudpickle.loads(settings)), steps, publish)
+        with interrupts(signal.default_int_handler):
+            publish(identity())
+            return runner.run(PointSettings(cloudpickle.loads(settings)), steps, publish)
     except KeyboardInterrupt:
         return PointResult("stopped", note="stopped")
 

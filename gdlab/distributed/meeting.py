@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from gdlab.session import Session
 
 Wire = Literal["f32", "f16"]
 REHEARSED_BYTES = 64 << 20
+SPIN, SPIN_SHORT = 5e-3, 300e-6  # seconds in which a core waits for other engines; where cores are short
+NAP = 50e-6  # seconds between two looks after that
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ class Meeting:
         begin = time.perf_counter()
         words = np.zeros((3, self.size))
         words[:, self.rank] = mine.loss, mine.stop, mine.failed
-        self.comm.Allreduce(_in_place(), words)
+        _wait(self.comm, self.comm.Iallreduce(_in_place(), words))
         self.waiting += time.perf_counter() - begin
         failed = tuple(int(k) for k in np.flatnonzero(words[2]))
         return MeetingResult(tuple(words[0].tolist()), bool(words[1].any()), failed)
@@ -176,7 +179,7 @@ class Meeting:
     def _sum(self, bucket: int) -> _Sum:
         """Put the mean over the engines in the place of a bucket; on the thread that reduces."""
         part, begin = self._part(bucket), time.perf_counter()
-        self.comm.Barrier()
+        _wait(self.comm, self.comm.Ibarrier())
         together = time.perf_counter()
         if self.wire == "f16":
             self._sum_f16(part)
@@ -256,6 +259,15 @@ def sum_f16(comm: Any, sent: Array, result: Array) -> None:
     mean = to_f16(parts.astype(np.float32).mean(0, dtype=np.float32))
     comm.Allgather(mean.view(np.uint16), mine.view(np.uint16))
     np.multiply(mine[: sent.size], np.float32(n), out=result, dtype=np.float32)
+
+
+def _wait(comm: Any, request: Any) -> None:
+    """Return when a collective call has ended. A blocking call of MPI never leaves its core: with an engine on every
+    core, other processes, the notebook's among them, were seen to stand still for up to 7 s."""
+    until = time.perf_counter() + (SPIN_SHORT if comm.Get_size() >= (os.cpu_count() or 1) else SPIN)
+    while not request.Test():
+        if time.perf_counter() > until:
+            time.sleep(NAP)
 
 
 def _in_place() -> Any:

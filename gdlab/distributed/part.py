@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import signal
 import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from gdlab.base.files import write_file
 from gdlab.base.types import Array
 from gdlab.base.words import listed
 from gdlab.distributed import engine_feeds
-from gdlab.distributed.engine import device_name
+from gdlab.distributed.engine import device_name, interrupts
 from gdlab.distributed.meeting import BucketTimes, Meeting, Vote, Wire
 from gdlab.graph import Graph
 from gdlab.plan import compile as compile_graph
@@ -120,8 +119,8 @@ def run(job: Job) -> Ended:
     """Run this engine's part; called on every engine at once."""
     from mpi4py import MPI
 
-    meeting = Meeting(MPI.COMM_WORLD if job.mpi else MPI.COMM_SELF, job.wire)
-    with stop_signal() as stop, contextlib.closing(meeting):
+    meeting, stop = Meeting(MPI.COMM_WORLD if job.mpi else MPI.COMM_SELF, job.wire), threading.Event()
+    with interrupts(lambda *_: stop.set()), contextlib.closing(meeting):
         return _EnginePart(job, meeting, stop).run()
 
 
@@ -138,20 +137,6 @@ def open_plan(graph: Graph, mode: PlanMode, options: CompileOptions, device: str
     return open_session(compile_graph(graph, mode=mode, options=options, target=chosen.target), chosen)
 
 
-@contextlib.contextmanager
-def stop_signal() -> Iterator[threading.Event]:
-    """Turn an interrupt into a wish to stop at the end of a step."""
-    wish = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield wish
-        return
-    before = signal.signal(signal.SIGINT, lambda *_: wish.set())
-    try:
-        yield wish
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 class _EnginePart:
     """The part of one engine while it runs. Every engine makes the same collective calls in the same order, whatever
     fails: an error is kept until all have voted."""
@@ -165,6 +150,7 @@ class _EnginePart:
         self.kept = [Path(job.state)] if job.first else []  # checkpoints of this run
 
     def run(self) -> Ended:
+        self._tell(force=True)  # from now on it can be asked to stop
         session = self._attempt(self._session)
         batches = self._attempt(lambda: self._batches())
         outcome = self.meeting.vote(Vote(0.0, False, self.error is not None))

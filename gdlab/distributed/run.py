@@ -30,6 +30,7 @@ from gdlab.session.updates import UpdateSettings
 from gdlab.study.study import Study
 
 POLL, LOOK, DROP = 0.05, 0.25, 10  # seconds between two looks for the end, for dead engines; to remove files
+ASK = 0.5  # seconds between two wishes to stop
 LATE, LEAST = 1.5, 1e-3  # times the median of all engines, and at least so many seconds more
 MOST_BUCKET_BYTES = 256 << 20
 DIED = re.compile(r"process rank (\d+) .*?exited on", re.S)
@@ -208,9 +209,7 @@ def _job(
 
 
 # waiting --------------------------------------------------------------------------------------------------------------
-def _to_end(
-    cluster: Cluster, job: Job, run: DistributedRun, resume: int, watch: Watcher
-) -> tuple[list[Ended], bool]:
+def _to_end(cluster: Cluster, job: Job, run: DistributedRun, resume: int, watch: Watcher) -> tuple[list[Ended], bool]:
     """Run, and where an engine is lost begin again from the last checkpoint, at most `resume` times."""
     given = job.feed
     while True:
@@ -265,12 +264,12 @@ def _once(cluster: Cluster, job: Job, run: DistributedRun, watch: Watcher) -> tu
     if cluster.engines[0].host != host_name():
         job = replace(job, state_bytes=Path(job.state).read_bytes())
     result = cluster.view.apply_async(part.run, job)
-    interrupted, asked, looked, shown = False, False, 0.0, 0.0
+    interrupted, asked, looked, shown = False, 0.0, 0.0, 0.0
     while not result.ready():
         try:
             result.wait(POLL)
             now = time.monotonic()
-            _heard(run, result.data)
+            listening = _heard(run, result.data)
             if now - looked > LOOK:
                 looked = now
                 if cluster.died():
@@ -278,19 +277,21 @@ def _once(cluster: Cluster, job: Job, run: DistributedRun, watch: Watcher) -> tu
             if now - shown > 0.2:
                 shown = now
                 watch(run)
-            if run.stopping and not asked:
-                asked = True
+            if run.stopping and listening and now - asked > ASK:
+                asked = now
                 cluster.client.send_signal(signal.SIGINT, [cluster.engines[0].id])
         except KeyboardInterrupt:
             interrupted = True
-            cluster.client.send_signal(signal.SIGINT, [cluster.engines[0].id])
+            run.stop()
     _heard(run, result.data)
     return _ended(cluster, result, run, job), interrupted
 
 
-def _heard(run: DistributedRun, data: Any) -> None:
-    """Take over the figures that engines have published, and say who is late."""
-    for row, told in zip(run.rows, data if isinstance(data, list) else [data], strict=False):
+def _heard(run: DistributedRun, data: Any) -> bool:
+    """Take over the figures that engines have published, and say who is late; return whether engine 0 has said
+    anything."""
+    published = data if isinstance(data, list) else [data]
+    for row, told in zip(run.rows, published, strict=False):
         if told and "report" in told:
             row.report = EngineReport(**told["report"])
             if row.engine.rank == 0:  # which has those before a restart too
@@ -300,6 +301,7 @@ def _heard(run: DistributedRun, data: Any) -> None:
         usual = float(np.median(medians)) if len(medians) > 2 else min(medians)
         for row in run.rows:
             row.late = row.report.median > max(LATE * usual, usual + LEAST)
+    return bool(published[0])
 
 
 def _heard_losses(run: DistributedRun, first: int, losses: Sequence[float]) -> None:

@@ -191,6 +191,9 @@ class EngineSweep:
                 return
             else:
                 outcome = PointResult("failed", error=f"{kind}: {getattr(error, 'evalue', error)}")
+        if task.engine is None and outcome is not None:  # the answer was faster than its news
+            task.engine = task.answer.engine_id
+            point.engine = self._name(task.engine)
         if outcome is None:  # an engine that came later
             point.state = "waiting"
             self._adopt(self.client.ids)

@@ -86,7 +86,7 @@ def test_errors_end_a_training_and_leave_the_cluster_usable(two: Cluster) -> Non
     with pytest.raises(ValueError, match="no more"):
         trainer.train(with_labels(4), 3000)
     made = trainer.session.step_count
-    assert 3 <= made <= 6000
+    assert 3 <= made < 6000
     failing.error = KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt) as caught:
         trainer.train(with_labels(4), 3000)

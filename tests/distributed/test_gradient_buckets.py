@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from machine import needs
 import gdlab as gd
 from gdlab.devices.base import StepPart
 from gdlab.distributed.gradient_buckets import LARGE_BYTES, SMALL_BYTES, layout_of, ready_order, usual_bytes
+from gdlab.distributed.meeting import Meeting
 
 BATCHES = batches(3)
 W, B, V = 16 * 32, 32, 32 * 4  # elements of the parameters of `regression`
@@ -62,6 +64,56 @@ def test_buckets_are_small_where_a_device_of_its_own_makes_the_step() -> None:
         session.loaded.plan = dataclasses.replace(plan, target=target)
         found[kind] = usual_bytes(session)
     assert found == {"cpu": LARGE_BYTES, "software": LARGE_BYTES, "hardware": SMALL_BYTES}
+
+
+class Ended:
+    """A collective call that has ended."""
+
+    def Test(self) -> bool:
+        return True
+
+
+class Twins:
+    """A communicator of two engines with the same gradients; the other one comes `late` seconds later, and a sum takes
+    `long` seconds."""
+
+    late, long = 0.0, 0.02
+
+    def Get_rank(self) -> int:
+        return 0
+
+    def Get_size(self) -> int:
+        return 2
+
+    def bcast(self, given: Any) -> Any:
+        return given
+
+    def Ibarrier(self) -> Ended:
+        time.sleep(self.late)
+        return Ended()
+
+    def Allreduce(self, _: Any, part: Any) -> None:
+        time.sleep(self.long)
+        part *= 2
+
+
+def test_what_ran_beside_the_step_is_hidden_and_no_waiting_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first bucket is summed while the step goes on, the second one behind it."""
+    monkeypatch.setattr("gdlab.distributed.meeting._in_place", lambda: None)  # no MPI in this process
+    meeting = Meeting(comm := Twins())
+    meeting.agree(session := prepared("cpu").session, 4 * 512)
+    first, second = meeting.parts(session)
+    meeting.send(first.landing)
+    time.sleep(0.06)  # the rest of the step
+    comm.late = 0.03
+    meeting.send(second.landing)
+    meeting.finish()
+    meeting.close()
+    (beside, behind) = meeting.buckets
+    assert beside.hidden == pytest.approx(beside.seconds) and beside.seconds >= 0.02
+    assert behind.hidden < 0.02 <= behind.seconds
+    assert meeting.hidden == pytest.approx(beside.hidden + behind.hidden) and meeting.hidden < meeting.reducing
+    assert meeting.waiting >= 0.02
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("wgpu", id="lavapipe")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +15,9 @@ import pytest
 from machine import needs
 
 from gdlab.distributed import Cluster, cluster
+from gdlab.distributed.engine import interrupts
 from gdlab.distributed.sweep import made_sweep
+from gdlab.distributed.sweep_engines import EngineSweep
 from gdlab.study.study import Study
 
 GRID = {"adam": [1e-3, 3e-3, 1e-2], "init": range(4)}
@@ -63,6 +66,30 @@ def test_engines_compute_what_is_computed_here(pair: Cluster) -> None:
     failing = with_engines.sweep({"sgd": [0.1, 1e18], "init": [0]}, steps=30, feed=feed, on=pair.client)
     assert [point.state for point in failing] == ["done", "failed"] and "not finite" in failing[1].error
     with_engines.close()
+
+
+def test_points_whose_news_come_late_name_their_engines(pair: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap: the answer of a short point overtook what its engine had said at its beginning."""
+    monkeypatch.setattr(EngineSweep, "_listen", lambda *_: None)
+    study = Study(networks.mlp(), train=True, device="cpu", name="mlp")
+    found = study.sweep(GRID, steps=2, feed=feed, on=pair)
+    assert {point.engine for point in found} == {"engine 0", "engine 1"} and found.count("done") == 12
+    study.close()
+
+
+def test_an_interrupt_behind_a_call_is_no_ones() -> None:
+    """Trap: an engine that was interrupted while it sent its answer sent none, and the notebook waited for ever."""
+    before, heard = signal.getsignal(signal.SIGINT), list[int]()
+    try:
+        with interrupts(lambda number, _: heard.append(number)):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt), interrupts(signal.default_int_handler):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heard == [signal.SIGINT]
 
 
 def test_stop_ends_points_and_no_engine(pair: Cluster) -> None:
