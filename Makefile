@@ -31,7 +31,9 @@ lab: .venv/.demo ## open JupyterLab on the tour
 	@$(PYTHON) -m jupyterlab $(if $(ROOT),--allow-root) notebooks/tour.ipynb
 
 .PHONY: test
-test: lint types front pytest ## install what the tests need and run all of them
+test: .venv/.test .venv/.machine ## install what the tests need and run all of them
+	@$(MAKE) -j3 lint types front
+	@$(PYTHON) tests/run.py
 
 .PHONY: lint
 lint: .venv/.test ## ruff
@@ -46,7 +48,7 @@ front: .venv/.test ## tsc --strict, and the front-end tests that run in Node
 	@$(PYTHON) labextension/frontend.py check
 
 .PHONY: pytest
-pytest: front .venv/.test .venv/.machine ## the Python tests in two lanes, one of which begins with a browser; then those that measure time
+pytest: front .venv/.test .venv/.machine ## the Python tests in three lanes, one of which begins with a browser; then those that measure time
 	@$(PYTHON) tests/run.py
 
 .PHONY: lab44

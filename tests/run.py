@@ -1,4 +1,4 @@
-"""Run all tests: two lanes side by side, then the tests that measure time, alone.
+"""Run all tests: three lanes side by side, then the tests that measure time, alone.
 
     python tests/run.py [arguments of pytest]
 
@@ -6,15 +6,17 @@ The tests with a browser and those that measure time run lavapipe as it is insta
 with little optimization (tests/helpers/machine.py); `make driver` runs the tests of kernels with all of it.
 
 A lane takes the next group of the table whenever it is free; the tests with a browser, which are the longest group,
-begin. A third lane would bring nothing on two cores: the browser has processes of its own (beside two other lanes its
-tests took 22:39 minutes, beside one 15:18; 2026-11-23). Each group is one pytest, whose closing line says what it found
-and how long it took. The status is 0 if all passed. With arguments, which may name files, the rooms are one group.
+begin. The other groups make way for these (`nice`): a browser has processes of its own, and beside two lanes that did
+not its tests took 22:39 minutes instead of 15:18 (2 cores, 2026-11-23). Each group is one pytest, whose closing line
+says what it found and how long it took. The status is 0 if all passed. With arguments, which may name files, the rooms
+are one group.
 """
 
 from __future__ import annotations
 
 import os
 import queue
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
-LANES = 2
+LANES = 3
 MARKS = {"browser": "browser and not clock", "clock": "clock"}
 NEITHER = "not browser and not clock"
 GROUPS: dict[str, tuple[str, ...]] = {  # of rooms, the longest first; "other rooms" has those that are in none
@@ -38,6 +40,7 @@ GROUPS: dict[str, tuple[str, ...]] = {  # of rooms, the longest first; "other ro
     "plan": ("plan",),
 }
 UNTUNED = {"GALLIVM_PERF": "", "LP_NATIVE_VECTOR_WIDTH": ""}  # lavapipe as it is installed, for the groups in MARKS
+NICE = ["nice", "-n", "5"] if shutil.which("nice") else []  # what makes way for a browser; not on Windows
 NO_TESTS = 5  # pytest's status when nothing was selected
 
 
@@ -55,7 +58,7 @@ class Tests:
         has ended."""
         marks = MARKS.get(group, NEITHER)
         command = [
-            sys.executable, "-m", "pytest", "-m", marks, "-o", f"cache_dir=build/pytest-{group.replace(' ', '-')}",
+            *([] if group in MARKS else NICE), sys.executable, "-m", "pytest", "-m", marks, "-o", f"cache_dir=build/pytest-{group.replace(' ', '-')}",
             "--durations=15", "--durations-min=1", *places, *self.arguments,
         ]  # fmt: skip
         with tempfile.TemporaryFile() as output:
