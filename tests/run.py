@@ -58,8 +58,9 @@ class Tests:
         has ended."""
         marks = MARKS.get(group, NEITHER)
         command = [
-            *([] if group in MARKS else NICE), sys.executable, "-m", "pytest", "-m", marks, "-o", f"cache_dir=build/pytest-{group.replace(' ', '-')}",
-            "--durations=15", "--durations-min=1", *places, *self.arguments,
+            *([] if group in MARKS else NICE), sys.executable, "-m", "pytest", "-m", marks,
+            "-o", f"cache_dir=build/pytest-{group.replace(' ', '-')}", "--durations=15", "--durations-min=1",
+            *places, *self.arguments,
         ]  # fmt: skip
         with tempfile.TemporaryFile() as output:
             self._say(f"-- {group}: begun")

@@ -10,7 +10,7 @@ from child import run_child
 from machine import needs
 
 CALLS = """
-import inspect, threading, warnings
+import inspect, threading, time, warnings
 import numpy as np
 import gdlab as gd
 from counting import ONE, counter, made
@@ -119,7 +119,7 @@ for name in names:
                 if used.runner.state == "running":
                     used.runner.stop()
                 while used.runner.state == "running":
-                    pass
+                    time.sleep(0.001)
             used.close()
         assert owner() is before and owner().call(lambda: 7) == 7, name
 assert calls[0] >= 2 * len(names) > 40

@@ -6,6 +6,7 @@ What used to wait for ever runs in a child process with a time limit.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ BEGIN = "from counting import ONE, counter, made; from gdlab.devices.base import
 
 def ends(device: str, code: str, *printed: object) -> None:
     """Check that the code ends in a child, prints this, and leaves the same owner thread at work."""
-    begin = "import asyncio, threading; " + BEGIN.format(device=device) + "before = owner()\n"
+    begin = "import asyncio, threading, time; " + BEGIN.format(device=device) + "before = owner()\n"
     end = "\nassert owner() is before and owner().call(lambda: 7) == 7 and study.runner.state == 'ready'"
     assert run_child(begin + code + end).split() == [str(word) for word in printed]
 
@@ -46,7 +47,7 @@ def test_a_run_that_asyncio_gives_up_stops(device: str) -> None:
     code = """
 def quiet():
     while study.runner.state == "running":
-        pass
+        time.sleep(0.001)
 async def main():
     try:
         await asyncio.wait_for(asyncio.wrap_future(study.runner.start(10**7)), 0.2)
@@ -255,6 +256,7 @@ def beside(study: Study, steps: int, other: Any) -> list[int]:
     future = study.runner.start(steps, feed)
     while not future.done():
         other()
+        time.sleep(0)  # a thread that never waits takes the interpreter for 5 ms at a time
     study.runner.wait(future)
     return asked
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -60,7 +61,7 @@ def test_no_kind_of_argument_ends_in_an_error_of_python(part: str, kind: str) ->
             if study.runner.state == "running":
                 study.runner.stop()
             while study.runner.state == "running":
-                pass
+                time.sleep(0.001)
     study.close()
 
 
