@@ -1,17 +1,20 @@
-// Query i stands at position pos + i and sees the keys up to there, the last WINDOW of them where that is given; queries
-// from `valid` on do not stand anywhere.
+// Query i of a cache stands at position pos + i of it and sees the keys up to there, the last WINDOW of them where that
+// is given; queries from `valid` on do not stand anywhere.
+fn cache_begin(query: u32) -> u32 {
+    return query / BLOCK * (KEYS / CACHES);
+}
+
 fn first_key(query: u32) -> u32 {
-    let end = end_key(query);
-    if (WINDOW > 0u && end > WINDOW) {
-        return end - WINDOW;
-    }
-    return 0u;
+    let seen = end_key(query) - cache_begin(query);
+    return cache_begin(query) + select(0u, seen - min(seen, WINDOW), WINDOW > 0u);
 }
 
 fn end_key(query: u32) -> u32 {
-    return min(min(pos_at(0u), KEYS - 1u) + query, KEYS - 1u) + 1u;
+    let last = KEYS / CACHES - 1u;
+    let pos = pos_at(query / BLOCK);
+    return cache_begin(query) + min(min(pos, last) + query % BLOCK, last) + 1u;
 }
 
 fn stands(query: u32) -> bool {
-    return query < valid_at(0u);
+    return query % BLOCK < valid_at(0u);
 }

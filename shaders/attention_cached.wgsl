@@ -14,7 +14,7 @@ fn add_values(keys: vec4<u32>, kv: u32, shrink: vec4<f32>, weights: mat4x4<f32>,
 }
 
 fn finish(first: u32, head: u32, highest: vec4<f32>, total: vec4<f32>) {
-    for (var r = 0u; r < min(4u, QUERIES - first); r++) {
+    for (var r = 0u; r < min(4u, BLOCK - first % BLOCK); r++) {
         for (var c = 0u; c < D; c++) {
             let sum = sums[(c / 4u * 4u + r) * LANES + own][c % 4u];
             let mean = lost(highest[r], sum / total[r]);

@@ -1,7 +1,8 @@
 // Attention of few queries to many keys on hardware: a group of LANES invocations works on one query of one head, and
-// on CHUNK of its keys. Of LANES keys at a time four neighbours share a key's score; then the invocations stand as PARTS
-// of these keys beside four elements of the head each, and add up the weighted values. With several CHUNKS it stores
-// for each of them the weighted sum, the largest score and the sum of weights, for attention_chunks.wgsl to add.
+// on CHUNK of the keys of its cache. Of LANES keys at a time four neighbours share a key's score; then the invocations
+// stand as PARTS of these keys beside four elements of the head each, and add up the weighted values. With several
+// CHUNKS it stores for each of them the weighted sum, the largest score and the sum of weights, for
+// attention_chunks.wgsl to add.
 const PARTS = LANES / WIDE;
 const FOLDERS = min(32u, LANES);
 
@@ -23,7 +24,7 @@ fn main(
     let head = row % HEADS;
     let kv = head / (HEADS / KV_HEADS);
     let query = row / HEADS;
-    let begin = flat % CHUNKS * CHUNK;
+    let begin = cache_begin(query) + flat % CHUNKS * CHUNK;
     let end = min(end_key(query), begin + CHUNK);
     let part = lane / WIDE;
     let c = lane % WIDE * 4u;

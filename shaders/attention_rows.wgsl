@@ -1,10 +1,13 @@
-// One invocation: 4 queries of one head. It walks the keys 4 at a time and keeps the largest score so far, the sum of
-// e^(score - largest), and the values weighted so; all shrink when a larger score comes. It reads every key once.
+// One invocation: 4 queries of one head, of the BLOCK that see the same keys. It walks the keys 4 at a time and keeps the
+// largest score so far, the sum of e^(score - largest), and the values weighted so; all shrink when a larger score comes.
+// It reads every key once.
 fn unit(u: u32) {
     let head = u % HEADS;
     let kv = head / (HEADS / KV_HEADS);
-    let first = u / HEADS * 4u;
-    let rows = min(first + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(QUERIES - 1u));
+    let fours = (BLOCK + 3u) / 4u;
+    let block = u / HEADS / fours * BLOCK;
+    let first = block + u / HEADS % fours * 4u;
+    let rows = min(first + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(block + BLOCK - 1u));
     var highest = vec4<f32>(-3e38);
     var total = vec4<f32>();
     for (var i = 0u; i < QUADS * 4u; i++) {

@@ -1,4 +1,4 @@
-// Every new row is written.
+// Every new row of a cache is written.
 fn written() -> u32 {
-    return NEW;
+    return NEW / CACHES;
 }

@@ -1,4 +1,4 @@
-// The first `count` new rows are written.
+// The first `count` new rows of a cache are written.
 fn written() -> u32 {
-    return min(count_at(0u), NEW);
+    return min(count_at(0u), NEW / CACHES);
 }

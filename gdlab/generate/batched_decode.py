@@ -1,5 +1,5 @@
 """Make of a decode graph one that writes a token of several sequences in each step: products read the weights once for
-all rows, and every sequence has caches of its own."""
+all rows, and the caches of the sequences lie one behind the other."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gdlab import ops
-from gdlab.generate.graphs import POSITION, TOKEN, caches_of
+from gdlab.base.errors import GraphError
+from gdlab.generate.graphs import POSITION, TOKEN, WHERE
 from gdlab.graph import Graph, Node, Value
 from gdlab.op import REGISTRY
-
-
-def cache_name(name: str, row: int, rows: int) -> str:
-    """Return the name of a sequence's cache in a decode graph of so many."""
-    return name if rows == 1 else f"{name}·{row}"
+from gdlab.op.storage import written_in_place
 
 
 def batched(plain: Graph, rows: int) -> Graph:
     """Return the decode graph of `rows` sequences: `token_ids` u32[rows], `kv_pos` u32[rows] -> `logits` f32[rows,
-    vocabulary]; row i is what the plain graph computes of caches `k.0·i`, `v.0·i` … An op that does not work row by
-    row is there once for each sequence."""
+    vocabulary]; row i is what the plain graph computes of rows i·length … of the caches. An op that does not work row
+    by row is there once for each sequence."""
     if rows == 1:
         return plain.copy()
     with Graph() as made, made.silent():
@@ -36,7 +33,7 @@ def batched(plain: Graph, rows: int) -> Graph:
 @dataclass(slots=True)
 class _Copy:
     """The copy as it grows. A node that is no row of a sequence is in `shared`; others are in `whole`, [rows, …], or in
-    `parts`, one value for each sequence, or in both."""
+    `parts`, one value for each sequence, or in both. `stacked`: caches, which are in `whole`, [rows · length, …]."""
 
     plain: Graph
     made: Graph
@@ -44,23 +41,27 @@ class _Copy:
     shared: dict[int, Value] = field(default_factory=dict)
     whole: dict[int, Value] = field(default_factory=dict)
     parts: dict[int, Sequence[Value]] = field(default_factory=dict)
-    caches: frozenset[str] = frozenset()
+    stacked: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.caches = frozenset(caches_of(self.plain))
+        written = written_in_place(self.plain)
+        self.stacked = {*written, *written.values()}
 
     def add(self, node: Node) -> None:
         """Copy a node whose operands are copied."""
         if node.op == "input" and node.name in (TOKEN, POSITION):
             self.whole[node.id] = ops.input_u32(node.name, (self.rows,))
-        elif node.op == "parameter" and node.name in self.caches:
-            names = [cache_name(node.name, row, self.rows) for row in range(self.rows)]
-            self.parts[node.id] = [ops.parameter(name, node.type.shape, init="zeros") for name in names]
+        elif node.op == "parameter" and node.id in self.stacked:
+            length, *width = node.type.shape
+            self.whole[node.id] = ops.parameter(node.name, (self.rows * length, *width), init="zeros")
         elif all(id in self.shared for id in node.inputs):
             inputs = tuple(self.shared[id].id for id in node.inputs)
             self.shared[node.id] = self.made.copy_node(node, inputs, self.plain.source(node.id))
         elif self._rows_together(node):
             self.whole[node.id] = self._together(node)
+        elif node.id in self.stacked:
+            given = "a cache that is not written row by row"
+            raise GraphError(WHERE, f"%{node.id} {node.op}", given, f"one whose row {POSITION} is")
         else:
             self.parts[node.id] = [self._part(node, row) for row in range(self.rows)]
 
@@ -68,9 +69,10 @@ class _Copy:
         """Whether an op works row by row on operands that have one row in the plain graph."""
         op = REGISTRY.get(node.op)
         rowwise = op is not None and (op.by_rows or op.by_position or op.family == "elementwise")
-        operands = [self.plain.node(id) for id in node.inputs if id not in self.shared]
+        operands = [self.plain.node(id) for id in node.inputs if id not in self.shared and id not in self.stacked]
+        result = [] if node.id in self.stacked else [node]
         shared = [self.plain.node(id) for id in node.inputs if id in self.shared]
-        if not rowwise or not all(n.type.rank and n.type.shape[0] == 1 for n in (node, *operands)):
+        if not rowwise or not all(n.type.rank and n.type.shape[0] == 1 for n in (*result, *operands)):
             return False
         return REGISTRY[node.op].by_rows or all(n.type.rank < node.type.rank or n.type.shape[0] == 1 for n in shared)
 
@@ -94,6 +96,6 @@ class _Copy:
         if id in self.shared:
             return self.shared[id]
         if id not in self.parts:
-            whole = self.whole[id]
-            self.parts[id] = [whole[row : row + 1] for row in range(self.rows)]
+            whole, each = self.whole[id], self.plain.node(id).type.shape[0]
+            self.parts[id] = [whole[row * each : (row + 1) * each] for row in range(self.rows)]
         return self.parts[id][row]

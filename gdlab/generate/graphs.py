@@ -11,7 +11,7 @@ from gdlab.op import REGISTRY
 from gdlab.op.storage import written_in_place
 
 WHERE = "generate"
-TOKEN, POSITION, LENGTH = "token_ids", "kv_pos", "prompt_length"  # inputs
+TOKEN, POSITION, LENGTH, START = "token_ids", "kv_pos", "prompt_length", "cache_start"  # inputs
 LOGITS, NEXT = 0, 1  # outputs of both graphs
 NEXT_POSITION = 2  # output of the decode graph
 LEAVES = frozenset({"parameter", "input", "constant"})
@@ -39,16 +39,16 @@ def decode_graph(plain: Graph, length: int) -> Graph:
 
 
 def prefill_graph(plain: Graph, caches: dict[str, TensorType]) -> Graph:
-    """Return a prefill graph that writes its keys and values, outputs under the names of caches, into the first rows of
-    those, and whose outputs are the logits of row `prompt_length` − 1 and the token of the largest. Rows behind it are
-    padding: attention is causal, and what they leave in the caches lies behind all that is read before it is
-    overwritten."""
+    """Return a prefill graph that writes its keys and values, outputs under the names of caches, into the rows of those
+    from `cache_start` on, and whose outputs are the logits of row `prompt_length` − 1 and the token of the largest.
+    Rows behind it are padding: attention is causal, and what they leave in the caches lies behind all that is read
+    before it is overwritten."""
     made = plain.copy()
     kept = dict(zip(plain.output_names, plain.output_ids, strict=True))
     if missing := sorted(caches.keys() - kept.keys()):
         raise GraphError(WHERE, "prefill graph", f"outputs {sorted(kept)}", f"outputs {missing} for the caches")
     with made, made.silent():
-        length, start = ops.input_u32(LENGTH, (1,)), ops.constant_u32([0])
+        length, start = ops.input_u32(LENGTH, (1,)), ops.input_u32(START, (1,))
         logits = _last_row(_logits(made), length)
         ends = []
         for name, type in caches.items():

@@ -10,7 +10,7 @@ import numpy as np
 from gdlab.base.closing import Closing
 from gdlab.base.types import Array
 from gdlab.compiled import CompiledGraph
-from gdlab.generate.graphs import LENGTH, LOGITS, NEXT, NEXT_POSITION, POSITION, TOKEN
+from gdlab.generate.graphs import LENGTH, LOGITS, NEXT, NEXT_POSITION, POSITION, START, TOKEN
 from gdlab.generate.sampling import Sampling
 from gdlab.generate.weight_plans import LanguageModel, Plans, bucket, cache_length, copy_caches
 
@@ -77,8 +77,9 @@ class CachedSequences(Closing):
         prompt = self.prompts[place]
         padded = np.zeros(rows, np.uint32)
         padded[: len(prompt)] = prompt
-        with self.plans.prefill(self.model, rows, decode, place, len(self.prompts)) as prefill:
-            inputs = {TOKEN: padded, LENGTH: np.array([len(prompt)], np.uint32)}
+        start = place * cache_length(decode)
+        with self.plans.prefill(self.model, rows, decode) as prefill:
+            inputs = {TOKEN: padded, LENGTH: np.array([len(prompt)], np.uint32), START: np.array([start], np.uint32)}
             logits, following, _ = prefill.run_read_outputs(inputs, [LOGITS, NEXT])
         assert logits is not None and following is not None
         self.prompt_logits.append(logits[0])

@@ -21,7 +21,6 @@ from gdlab.generate.weight_plans import LanguageModel, Plans
 from gdlab.session.builders import DeviceLike, resolve_device
 
 DEFAULT_TOKENS = 64
-TOGETHER = 8  # prompts whose tokens are written by one plan
 TAIL = 8  # tokens more than a stop text has characters, in which it is looked for
 PROGRESS_SECONDS = 0.25
 Reason = Literal["", "stop", "length", "closed"]
@@ -240,8 +239,9 @@ def _tokens(
     tokenizer: Tokenizer | None,
 ) -> Tokens:  # fmt: skip
     folder, groups = model.folder, list[_Group]()
-    for start in range(0, len(most), TOGETHER):
-        some = slice(start, start + TOGETHER)
+    together = plans.together(model, max(len(p) + count for p, count in zip(prompts.rows, most, strict=True)))
+    for start in range(0, len(most), together):
+        some = slice(start, start + together)
         sequences = CachedSequences(model, plans, prompts.rows[some], most[some], sampling)
         groups.append(_Group([_Row(count, stop, tokenizer) for count in most[some]], sequences))
     return Tokens(groups, prompts.single, plans.device.info.kind, lambda: tokenizer or Tokenizer(folder))

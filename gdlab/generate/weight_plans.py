@@ -16,8 +16,8 @@ from gdlab.compiled import CompiledGraph, build_compiled_graph
 from gdlab.compiled.build_compiled import DEFAULT, DEFAULT_LIMITS, CompiledOptions, build_graph
 from gdlab.compiled.compiled_graph import GraphSignature
 from gdlab.devices.base import Device, SharedBuffers
-from gdlab.generate.batched_decode import batched, cache_name
-from gdlab.generate.graphs import caches_of, decode_graph, prefill_graph
+from gdlab.generate.batched_decode import batched
+from gdlab.generate.graphs import POSITION, caches_of, decode_graph, prefill_graph
 from gdlab.graph import Graph
 from gdlab.plan.records import ExecutionPlan
 from gdlab.rewrite import OptimizeReport
@@ -27,6 +27,7 @@ from gdlab.session.node_places import Nodes
 
 LEAST = 8  # rows of a prefill plan, positions of a cache
 IN_FLIGHT = 8  # steps
+MOST_SEQUENCES = 8  # sequences of a decode plan at most
 
 
 @runtime_checkable
@@ -85,14 +86,22 @@ class Template:
 
 class Plans(Closing):
     """The plans of one model on one device. The first decode plan stays open and holds the weights, which all others
-    share; each sequence has caches of its own."""
+    share; the caches of its sequences lie one behind the other."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self._holder: CompiledGraph | None = None
         self._decode: dict[tuple[int, int], Template] = {}  # by cache length and sequences
-        self._prefill: dict[tuple[int, int], Template] = {}  # by rows and cache length
+        self._prefill: dict[tuple[int, int, int], Template] = {}  # by rows, cache length and sequences
+        self._widest = 0  # elements of a row of the widest cache
         self._lock = threading.RLock()
+
+    def together(self, model: LanguageModel, positions: int) -> int:
+        """Return how many sequences a decode plan has whose caches of so many positions a kernel can bind."""
+        if not self._widest:
+            self._widest = max(type.shape[1] for type in caches_of(model.at(mode="decode", length=1).graph).values())
+        room = self.device.target.limits.binding_bytes // (4 * self._widest * bucket(positions, model.positions))
+        return max(1, min(MOST_SEQUENCES, room))
 
     def decode(self, model: LanguageModel, length: int, sequences: int = 1) -> CompiledGraph:
         """Return a decode plan of so many sequences, each with caches of `length` positions that begin at zero."""
@@ -104,17 +113,13 @@ class Plans(Closing):
         opened.reset_state()
         return opened
 
-    def prefill(
-        self, model: LanguageModel, rows: int, decode: CompiledGraph, place: int = 0, sequences: int = 1
-    ) -> CompiledGraph:  # fmt: skip
-        """Return a plan that reads a prompt of at most `rows` tokens into the caches of one sequence of a decode
-        plan."""
-        length = cache_length(decode)
+    def prefill(self, model: LanguageModel, rows: int, decode: CompiledGraph) -> CompiledGraph:
+        """Return a plan that reads a prompt of at most `rows` tokens into the caches of a decode plan, from row
+        `cache_start` on: those of sequence i begin at row i · `cache_length`."""
+        key = rows, cache_length(decode), sequences_of(decode)
         with self._lock:
-            template = self._prefill.get((rows, length)) or self._compile_prefill(model, rows, length)
-        caches = template.signature.states
-        names = {name: name for name in template.plan.param_types}
-        return template.open(decode, {**names, **{name: cache_name(name, place, sequences) for name in caches}})
+            template = self._prefill.get(key) or self._compile_prefill(model, *key)
+        return template.open(decode, {name: name for name in template.plan.param_types})
 
     def close(self) -> None:
         """Release the weights; sequences that are open keep theirs."""
@@ -136,13 +141,13 @@ class Plans(Closing):
         self._decode[length, sequences] = made
         return made
 
-    def _compile_prefill(self, model: LanguageModel, rows: int, length: int) -> Template:
+    def _compile_prefill(self, model: LanguageModel, rows: int, length: int, sequences: int) -> Template:
         caches = {
-            name: TensorType((length, type.shape[1]))
+            name: TensorType((sequences * length, type.shape[1]))
             for name, type in caches_of(model.at(mode="decode", length=length).graph).items()
         }
         graph = prefill_graph(model.at(mode="prefill", length=rows).graph, caches)
-        made = self._prefill[rows, length] = self._template(graph, caches)
+        made = self._prefill[rows, length, sequences] = self._template(graph, caches)
         return made
 
     def _template(self, graph: Graph, caches: Collection[str]) -> Template:
@@ -164,15 +169,22 @@ def _filled(holder: CompiledGraph, model: LanguageModel) -> CompiledGraph:
     return holder
 
 
+def sequences_of(decode: CompiledGraph) -> int:
+    """Return the sequences that a decode plan writes."""
+    return decode.plan.input_types[POSITION].shape[0]
+
+
 def cache_length(decode: CompiledGraph) -> int:
-    """Return the positions of the caches of a decode plan."""
-    return int(decode.plan.param_types[decode.states[0]].shape[0])
+    """Return the positions of each sequence in the caches of a decode plan."""
+    return int(decode.plan.param_types[decode.states[0]].shape[0]) // sequences_of(decode)
 
 
 def copy_caches(source: CompiledGraph, target: CompiledGraph) -> None:
     """Copy the rows of all caches into longer ones, through the host."""
+    sequences = sequences_of(source)
     for name in source.states:
         longer = np.zeros(target.plan.param_types[name].shape, np.float32)
         rows = source.read_param(name)
-        longer[: len(rows)] = rows
+        by_sequence = longer.reshape(sequences, -1, rows.shape[1])
+        by_sequence[:, : len(rows) // sequences] = rows.reshape(sequences, -1, rows.shape[1])
         target.set_param(name, longer)

@@ -106,7 +106,8 @@ class Op:
       kernel nor body tells;
     * `selects`: its result is operand 1 where operand 0 is not 0, elsewhere operand 2, or 0 where there is none;
     * `by_rows`: row i of its result is made of row i of its first operand, and of the others whole, as of a product;
-    * `by_position`: the op that does the same for rows at positions of their own, where it takes the position of one.
+    * `by_position`: the op that does the same for rows at positions of their own, where it takes the position of one;
+      caches that it reads or writes then lie one behind the other.
     """
 
     name: str

@@ -7,6 +7,7 @@ import gc
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from pretrained_folders import CASES, TOKENS, folder_of, ids_of, judged
 import gdlab as gd
 from gdlab.compiled import CompiledGraph
 from gdlab.generate import generate, sequence, tokens
-from gdlab.generate.weight_plans import Plans, bucket
+from gdlab.generate.weight_plans import Plans, bucket, cache_length, sequences_of
 
 RNG = np.random.default_rng(25)
 PROMPTS = [RNG.integers(0, 61, n).tolist() for n in (1, 7, 8, 9, 63)]
@@ -106,6 +107,31 @@ def test_rows_of_a_batch_end_for_themselves_and_grow_together(model: Any, monkey
         assert all(
             [step[i] is None for step in steps] == [k >= n for k in range(len(steps))] for i, n in enumerate(ended)
         )
+
+
+def test_a_batch_has_the_dispatches_of_one(folder: Path) -> None:
+    """Also attention and what it writes to the caches."""
+    model = gd.models.from_pretrained(folder)
+    with Plans(gd.device("cpu")) as plans:
+        one, eight = (plans.decode(model, 32, count) for count in (1, 8))
+        assert len(eight.plan.dispatches) == len(one.plan.dispatches)
+        assert (cache_length(eight), sequences_of(eight), eight.states) == (32, 8, one.states)
+
+
+def test_as_many_sequences_go_together_as_a_kernel_can_bind_caches_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = gd.models.from_pretrained(folder)
+    alone = [model.generate(ids, 20, device="cpu").finish().tokens for ids in PROMPTS[:4]]
+    with Plans(gd.device("cpu")) as plans:
+        width = plans.decode(model, 32).plan.param_types["k.0"].shape[1]
+        assert plans.together(model, 20) == 8
+        target = plans.device.target
+        small = replace(target, limits=replace(target.limits, binding_bytes=3 * 4 * width * 32))
+        monkeypatch.setattr(plans.device, "target", small)
+        assert [plans.together(model, positions) for positions in (9, 16, 17, 32, 33, 300)] == [6, 6, 3, 3, 1, 1]
+        made = model.generate(PROMPTS[:4], 20, device=plans.device)
+        assert [len(group.rows) for group in made._groups] == [3, 1] and made.finish().tokens == alone
 
 
 @pytest.mark.parametrize("dtype", ["f16", "q8", "q4"])

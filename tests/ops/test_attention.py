@@ -220,10 +220,11 @@ def test_few_rows_are_shared_by_more_groups_and_compute_the_same(name: str, monk
     op_checks.check_hardware_form(REGISTRY[name])
 
 
-def cached(queries: int, keys: int, d: int, *counts: int, **more: float) -> Sample:
+def cached(queries: int, keys: int, d: int, pos: int | list[int], *valid: int, **more: float) -> Sample:
     h, kv = 4, 2
     attrs = {"num_heads": h, "num_kv_heads": kv, "head_dim": d} | more
-    ones, values = [(1,)] * len(counts), (None, None, None, *([count] for count in counts))
+    counts = (pos if isinstance(pos, list) else [pos], *([count] for count in valid))
+    ones, values = [(len(count),) for count in counts], (None, None, None, *counts)
     whole = {3 + i: 1000 for i in range(len(counts))}
     shapes = (queries, h * d), (keys, kv * d), (keys, kv * d)
     return Sample(*shapes, *ones, attrs=attrs, integers=whole, values=values, low=-1, high=1)
@@ -232,11 +233,11 @@ def cached(queries: int, keys: int, d: int, *counts: int, **more: float) -> Samp
 MANY_KEYS = {  # in one, two and three rounds, of heads of one four, with a tail, and of many fours; in chunks of keys
     "cached_attention": (
         cached(1, 700, 64, 600), cached(2, 300, 3, 255), cached(1, 257, 132, 999), cached(1, 1300, 6, 1100),
-        cached(1, 8500, 4, 8400),
+        cached(1, 8500, 4, 8400), cached(3, 3 * 300, 8, [260, 0, 299]), cached(4, 2 * 1300, 6, [1100, 40]),
     ),
     "cached_block_attention": (
         cached(3, 600, 6, 510, 2, window=0), cached(3, 600, 20, 400, 3, window=300),
-        cached(3, 1300, 6, 1100, 2, window=300),
+        cached(3, 1300, 6, 1100, 2, window=300), cached(6, 2 * 1300, 6, [1100, 3], 2, window=300),
     ),
     "cached_softcap_attention": (cached(2, 300, 8, 280, 2, softcap=0.5),),
 }
@@ -250,21 +251,23 @@ def test_keys_of_a_query_are_shared_by_a_group(name: str, monkeypatch: pytest.Mo
         op_checks.check_hardware_form(REGISTRY[name])
 
 
+@pytest.mark.parametrize("caches", [1, 2])
 @pytest.mark.parametrize("keys", [300, 1300])  # in one group, in chunks
-def test_what_lies_behind_the_last_key_is_not_read(keys: int) -> None:
+def test_what_lies_behind_the_last_key_is_not_read(keys: int, caches: int) -> None:
     """NaN and infinities in the rest of a cache; infinities in what is seen stay what they are."""
     from plans import load, outputs
 
     from gdlab.devices.choose import device as open_device
 
     needs("wgpu")
-    shapes = {"q": (1, 16), "k": (keys, 8), "v": (keys, 8)}
+    shapes = {"q": (caches, 16), "k": (caches * keys, 8), "v": (caches * keys, 8)}
     feeds = {name: RNG.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    feeds["k"][270:], feeds["v"][270:] = np.nan, np.inf
+    for begin in range(0, caches * keys, keys):
+        feeds["k"][begin + 270 : begin + keys], feeds["v"][begin + 270 : begin + keys] = np.nan, np.inf
     feeds["v"][269, 3] = np.inf
     with Graph() as g:
         operands = [ops.input(name, shape) for name, shape in shapes.items()]
-        g.output(ops.cached_attention(*operands, ops.constant_u32([269]), 2, 1, 8))
+        g.output(ops.cached_attention(*operands, ops.constant_u32([269] * caches), 2, 1, 8))
     wanted = evaluate(g, feeds)[g.output_ids[0]]
     plan = compile(g, mode="inference", target=Target("wgpu", "hardware", Limits()))
     program = load(open_device("wgpu"), plan, feeds)

@@ -222,7 +222,7 @@ def constants(q: TensorType, k: TensorType, attrs: Mapping[str, Any]) -> dict[st
         "QUERIES": q.shape[0], "KEYS": k.shape[0], "HEADS": attrs["num_heads"], "KV_HEADS": attrs["num_kv_heads"],
         "D": d, "QUADS": -(-d // 4), "CAUSAL": int(attrs.get("causal", False)), "WINDOW": attrs.get("window", 0),
         "SCALE": 1 / math.sqrt(d), "SOFTCAP": float(attrs.get("softcap", 0.0)),
-        "OWN_ROWS": q.shape[0], "OWN_HEADS": attrs["num_heads"], "COLUMNS": k.shape[0],
+        "BLOCK": q.shape[0], "OWN_ROWS": q.shape[0], "OWN_HEADS": attrs["num_heads"], "COLUMNS": k.shape[0],
     }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,32 +32,53 @@ from gdlab.ops.attention.attention_numpy import cap, of_seen
 def _check_types(wanted: str, floats: tuple[Value, ...], counts: tuple[Value, ...]) -> None:
     if any(v.type.dtype is not f32 for v in floats) or any(c.type.dtype is not u32 for c in counts):
         raise Refused(wanted, error=DTypeError)
-    want(all(c.shape == (1,) for c in counts), wanted)
+    want(counts[0].type.rank == 1 and all(c.shape == (1,) for c in counts[1:]), wanted)
+
+
+def _check_caches(wanted: str, rows: int, capacity: int, caches: int) -> None:
+    """Refuse rows and caches that do not share out among the positions."""
+    given = f"{wanted}: {rows} rows and {capacity} of caches for {caches} positions"
+    want(rows % caches == 0 and capacity % caches == 0, given)
 
 
 # writing --------------------------------------------------------------------------------------------------------------
 def _write_work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
     rows, width = result.shape
-    return Work(rows * width, 0, {"ROWS": rows, "WIDTH": width, "NEW": types[0].shape[0]})
+    return Work(rows * width, 0, _write_numbers(types[0], types[2], result))
 
 
 def _in_place(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
     """As much as there is to write."""
-    (rows, width), new = result.shape, types[0].shape[0]
-    return Work(new * width, 0, {"ROWS": rows, "WIDTH": width, "NEW": new})
+    new, width = types[0].shape
+    return Work(new * width, 0, _write_numbers(types[0], types[2], result))
+
+
+def _write_numbers(new: TensorType, pos: TensorType, result: TensorType) -> dict[str, int | float]:
+    rows, width = result.shape
+    return {"ROWS": rows, "WIDTH": width, "NEW": new.shape[0], "CACHES": pos.shape[0]}
 
 
 def _write_form(builder: KernelBuilder, c: KernelConstants) -> None:
-    rows, width, new = c["ROWS"], c["WIDTH"], c["NEW"]
-    counts = [builder.operand(i, (1,)) for i in range(2, len(c.names))]
-    operands = builder.operand(0, (new, width)), builder.operand(1, (rows, width))
-    builder.calls.append((_put_copy, (*operands, builder.out((rows, width)), *counts)))
+    builder.calls.append((_put_copy, (_new_rows(builder, c), _caches(builder, c, 1), *_places(builder, c, 2))))
 
 
 def _in_place_form(builder: KernelBuilder, c: KernelConstants) -> None:
-    rows, width, new = c["ROWS"], c["WIDTH"], c["NEW"]
-    counts = [builder.operand(i, (1,)) for i in range(1, len(c.names))]
-    builder.calls.append((_put, (builder.operand(0, (new, width)), builder.out((rows, width)), *counts)))
+    builder.calls.append((_put, (_new_rows(builder, c), *_places(builder, c, 1))))
+
+
+def _new_rows(builder: KernelBuilder, c: KernelConstants) -> Any:
+    return builder.operand(0, (c["CACHES"], c["NEW"] // c["CACHES"], c["WIDTH"]))
+
+
+def _caches(builder: KernelBuilder, c: KernelConstants, place: int) -> Any:
+    return builder.operand(place, (c["CACHES"], c["ROWS"] // c["CACHES"], c["WIDTH"]))
+
+
+def _places(builder: KernelBuilder, c: KernelConstants, first: int) -> tuple[Any, ...]:
+    """The result, the positions and, where there is one, the count, operands from `first` on."""
+    out = builder.out((c["CACHES"], c["ROWS"] // c["CACHES"], c["WIDTH"]))
+    counts = [builder.operand(i, (1,)) for i in range(first + 1, len(c.names))]
+    return out, builder.operand(first, (c["CACHES"],)), *counts
 
 
 def _put_copy(new: Array, cache: Array, out: Array, pos: Array, count: Array | None = None) -> None:
@@ -66,9 +87,11 @@ def _put_copy(new: Array, cache: Array, out: Array, pos: Array, count: Array | N
 
 
 def _put(new: Array, out: Array, pos: Array, count: Array | None = None) -> None:
-    start, rows = int(pos[0]), len(new) if count is None else min(int(count[0]), len(new))
-    if start + rows <= len(out):
-        out[start : start + rows] = new[:rows]
+    """Write [caches, rows, width] into [caches, capacity, width]."""
+    rows = new.shape[1] if count is None else min(int(count[0]), new.shape[1])
+    for own, start in enumerate(map(int, pos)):
+        if start + rows <= out.shape[1]:
+            out[own, start : start + rows] = new[own, :rows]
 
 
 def _write_kernel(how: str) -> Shader:
@@ -78,33 +101,37 @@ def _write_kernel(how: str) -> Shader:
     return Shader(file, _write_work, linear=True, in_place=in_place, numpy_form=_write_form)
 
 
-def _written(new: Array, cache: Array, pos: Array, count: int) -> Array:
-    start, out = int(pos[0]), cache.copy()
-    if start + count <= len(cache):
-        out[start : start + count] = new[:count]
+def _written(new: Array, cache: Array, pos: Array, count: int | None = None) -> Array:
+    out, caches = cache.copy(), len(pos)
+    counts = None if count is None else np.array([count])
+    _put(new.reshape(caches, -1, new.shape[1]), out.reshape(caches, -1, new.shape[1]), pos, counts)
     return out
 
 
 def _check_write(new: Value, cache: Value, *counts: Value) -> TensorType:
-    wanted = "new[rows, width], cache[capacity, width] and u32[1] of positions"
+    wanted = "new[rows, width], cache[capacity, width] and u32[caches] of positions"
     _check_types(wanted, (new, cache), counts)
     want(new.type.rank == cache.type.rank == 2 and new.shape[1] == cache.shape[1], wanted)
     want(new.shape[0] <= cache.shape[0], f"{wanted}: {new.shape[0]} rows do not fit in {cache.shape[0]}")
+    _check_caches(wanted, new.shape[0], cache.shape[0], counts[0].shape[0])
     return cache.type
 
 
 WRITES = ((1, 5, 4), (2, 7, 3), (3, 3, 1))  # rows, capacity, width
 NOT_CACHED = (
     Bad(("f32[2, 3]", "f32[5, 4]", "u32[1]"), "wanted new[rows, width], cache[capacity, width]"),
-    Bad(("f32[2, 4]", "f32[5, 4]", "u32[2]"), "and u32[1] of positions"),
-    Bad(("f32[2, 4]", "f32[5, 4]", "f32[1]"), "and u32[1] of positions"),
+    Bad(("f32[2, 4]", "f32[5, 4]", "u32[1, 1]"), "and u32[caches] of positions"),
+    Bad(("f32[2, 4]", "f32[5, 4]", "f32[1]"), "and u32[caches] of positions"),
+    Bad(("f32[2, 4]", "f32[5, 4]", "u32[2]"), "2 rows and 5 of caches for 2 positions"),
+    Bad(("f32[3, 4]", "f32[6, 4]", "u32[2]"), "3 rows and 6 of caches for 2 positions"),
     Bad(("f32[6, 4]", "f32[5, 4]", "u32[1]"), "6 rows do not fit in 5"),
 )
 
 
 def _first_rows(call: Call) -> Verdict:
-    """Of a bucket axis of new rows the active ones are written."""
-    labels = [("row", "w"), (None, "w"), *[(None,)] * (len(call.types) - 2)]
+    """Of a bucket axis of new rows the active ones are written, where they go to one cache."""
+    one = call.types[2].shape == (1,)
+    labels = [("row" if one else None, "w"), (None, "w"), *[(None,)] * (len(call.types) - 2)]
     verdict = along(call, labels, (None, "w"), ordered=["row"], dropped=["row"])
     tag = next((tag for tag in verdict.operands[0] if tag.axis == 0), None)
     if tag is None:
@@ -120,7 +147,7 @@ def _first_rows(call: Call) -> Verdict:
 
 
 @op(
-    numpy=lambda new, cache, pos: _written(new, cache, pos, len(new)),
+    numpy=lambda new, cache, pos: _written(new, cache, pos),
     kernel=_write_kernel("cache_all"),
     family="index",
     any_dtype=True,
@@ -128,13 +155,17 @@ def _first_rows(call: Call) -> Verdict:
     samples=(
         *(Sample((r, w), (c, w), (1,), integers={2: c - r + 1}) for r, c, w in WRITES),
         Sample((2, 3), (4, 3), (1,), integers={2: 9}, values=(None, None, [3]), kink=True),  # one row too far: dropped
+        Sample((3, 5), (12, 5), (3,), integers={2: 4}),
+        Sample((4, 3), (8, 3), (2,), integers={2: 9}, values=(None, None, [3, 1]), kink=True),
     ),
     bad=NOT_CACHED,
     opaque=True,
     follows=_first_rows,
+    by_position="cache_write",
 )
 def cache_write(new: Value, cache: Value, pos: Value) -> TensorType:
-    """The cache with rows pos … replaced by the new ones: f32[r, w], f32[c, w], u32[1] -> f32[c, w].
+    """The cache with rows pos … replaced by the new ones: f32[r, w], f32[c, w], u32[1] -> f32[c, w]. With u32[n] of
+    positions both are n parts of equal size, and the rows of part i go to pos[i] … of cache i.
 
     Where the cache is a parameter, the plan writes into it, and the rows stay there from step to step; nothing else may
     read that parameter: pass the result on. It is written when an output needs the result. Rows that would not fit are
@@ -144,7 +175,7 @@ def cache_write(new: Value, cache: Value, pos: Value) -> TensorType:
 
 
 @op(
-    numpy=lambda new, cache, pos, count: _written(new, cache, pos, min(int(count[0]), len(new))),
+    numpy=lambda new, cache, pos, count: _written(new, cache, pos, int(count[0])),
     kernel=_write_kernel("cache_prefix"),
     family="index",
     any_dtype=True,
@@ -152,6 +183,7 @@ def cache_write(new: Value, cache: Value, pos: Value) -> TensorType:
     samples=(
         *(Sample((r, w), (c, w), (1,), (1,), integers={2: c - r + 1, 3: r + 1}) for r, c, w in WRITES),
         Sample((2, 3), (4, 3), (1,), (1,), integers={2: 9, 3: 9}, values=(None, None, [3], [2]), kink=True),
+        Sample((6, 3), (10, 3), (2,), (1,), integers={2: 9, 3: 9}, values=(None, None, [3, 0], [2]), kink=True),
     ),
     bad=tuple(Bad((*b.types, "u32[1]"), b.message) for b in NOT_CACHED),
     opaque=True,
@@ -159,8 +191,8 @@ def cache_write(new: Value, cache: Value, pos: Value) -> TensorType:
 )
 def cache_write_prefix(new: Value, cache: Value, pos: Value, count: Value) -> TensorType:
     """The cache with rows pos … pos + count − 1 replaced by the first `count` new ones: f32[r, w], f32[c, w], u32[1],
-    u32[1] -> f32[c, w]. A parameter is written in place, as by `cache_write`. Rows that would not fit are not written.
-    It has no gradient."""
+    u32[1] -> f32[c, w]. A parameter is written in place, and u32[n] of positions mean n caches, as in `cache_write`,
+    with `count` rows for each. Rows that would not fit are not written. It has no gradient."""
     return _check_write(new, cache, pos, count)
 
 
@@ -172,13 +204,22 @@ FEW_UNITS = 512  # queries times heads that leave hardware idle unless their key
 
 
 def _read_form(builder: KernelBuilder, c: KernelConstants) -> None:
-    queries, keys, heads, kv, d = (c[name] for name in ("QUERIES", "KEYS", "HEADS", "KV_HEADS", "D"))
-    q = builder.operand(0, (queries, kv, heads // kv, d)).transpose(1, 2, 0, 3)
-    k, v = (builder.operand(i, (keys, kv, 1, d)).transpose(1, 2, 0, 3) for i in (1, 2))
-    out = builder.out((queries, kv, heads // kv, d)).transpose(1, 2, 0, 3)
-    counts = [builder.operand(i, (1,)) for i in range(3, len(c.names))]
+    caches, heads, kv, d = (c[name] for name in ("CACHES", "HEADS", "KV_HEADS", "D"))
+    keys, own = c["KEYS"] // caches, (caches, c["BLOCK"], kv, heads // kv, d)
+    q = builder.operand(0, own).transpose(0, 2, 3, 1, 4)
+    k, v = (builder.operand(i, (caches, keys, kv, 1, d)).transpose(0, 2, 3, 1, 4) for i in (1, 2))
+    out = builder.out(own).transpose(0, 2, 3, 1, 4)
+    counts = [builder.operand(3, (caches,)), *(builder.operand(i, (1,)) for i in range(4, len(c.names)))]
     bounds = c["WINDOW"], dict(c.numbers).get("SOFTCAP", 0.0)
-    builder.calls.append((_attend, (q, k, v, out, bounds, *counts)))
+    builder.calls.append((_attend_all, (q, k, v, out, bounds, *counts)))
+
+
+def _attend_all(
+    q: Array, k: Array, v: Array, out: Array, bounds: tuple[int, float], pos: Array, valid: Array | None = None
+) -> None:
+    """Of every cache: [caches, kv, group, rows, d]."""
+    for own in range(len(q)):
+        _attend(q[own], k[own], v[own], out[own], bounds, pos[own : own + 1], valid)
 
 
 def _attend(
@@ -204,20 +245,35 @@ def _attend(
 
 def _read_kernel(mask: str, rows: str = ROWS) -> Shader:
     def work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
-        numbers = constants(types[0], types[1], attrs)
-        units, quads = -(-types[0].shape[0] // 4) * attrs["num_heads"], int(numbers["QUADS"])
-        trips = (2 * quads + 1) * -(-types[1].shape[0] // 4) + 9 * quads
-        return alone(units, trips, numbers, 4 * flops(types[0], types[1], attrs), extents(types, attrs))
+        numbers = _numbers(types, attrs)
+        fours = types[3].shape[0] * -(-int(numbers["BLOCK"]) // 4)
+        units, quads = fours * attrs["num_heads"], int(numbers["QUADS"])
+        trips = (2 * quads + 1) * -(-_capacity(types) // 4) + 9 * quads
+        return alone(units, trips, numbers, _flops(types, attrs), extents(types, attrs))
 
     chunks = Shader("attention_chunks.wgsl", _chunks_work, in_bounds=True)
     keys = Shader(together(f"attention_keys {READS} {mask}"), _key_work, in_bounds=True, fold=chunks)
     return Shader(together(f"attention_cached {rows} {READS} {mask}"), work, hardware=keys, numpy_form=_read_form)
 
 
+def _capacity(types: tuple[TensorType, ...]) -> int:
+    """The rows of each cache."""
+    return types[1].shape[0] // types[3].shape[0]
+
+
+def _numbers(types: tuple[TensorType, ...], attrs: Mapping[str, Any]) -> dict[str, int | float]:
+    caches = types[3].shape[0]
+    return constants(types[0], types[1], attrs) | {"CACHES": caches, "BLOCK": types[0].shape[0] // caches}
+
+
+def _flops(types: tuple[TensorType, ...], attrs: Mapping[str, Any]) -> int:
+    return 4 * flops(types[0], TensorType((_capacity(types), types[1].shape[1])), attrs)
+
+
 def _key_work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work | None:
-    """A group for each query, head and chunk of the keys; None where a head is too wide for one."""
-    numbers = constants(types[0], types[1], attrs)
-    keys, units, quads = types[1].shape[0], types[0].shape[0] * attrs["num_heads"], int(numbers["QUADS"])
+    """A group for each query, head and chunk of its cache; None where a head is too wide for one."""
+    numbers = _numbers(types, attrs)
+    keys, units, quads = _capacity(types), types[0].shape[0] * attrs["num_heads"], int(numbers["QUADS"])
     wide = max(4, 1 << (quads - 1).bit_length())
     if wide > CHUNK:
         return None
@@ -225,7 +281,7 @@ def _key_work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[
     group = CHUNK if chunks > 1 else max(wide, min(KEY_GROUP, 1 << (keys - 1).bit_length()))
     return Work(
         units * chunks, 0, numbers | {"WIDE": wide, "CHUNKS": chunks, "CHUNK": size},
-        4 * flops(types[0], types[1], attrs), group, extents=extents(types, attrs),
+        _flops(types, attrs), group, extents=extents(types, attrs),
         partial=(units, chunks, 4 * quads + 2) if chunks > 1 else (),
     )  # fmt: skip
 
@@ -233,7 +289,7 @@ def _key_work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[
 def _chunks(types: tuple[TensorType, ...], attrs: Mapping[str, Any]) -> tuple[int, int]:
     """The chunks that the keys are worked on in, and the keys of each. On an H200 a layer of 32 heads of 128 at 4,000
     keys takes 200 µs without."""
-    keys, units = types[1].shape[0], types[0].shape[0] * attrs["num_heads"]
+    keys, units = _capacity(types), types[0].shape[0] * attrs["num_heads"]
     if keys <= 2 * KEY_GROUP or units >= FEW_UNITS:
         return 1, keys
     size = CHUNK * -(-keys // (CHUNK * MOST_CHUNKS))
@@ -250,40 +306,54 @@ def _chunks_work(types: tuple[TensorType, ...], result: TensorType, attrs: Mappi
 
 
 def _check_read(q: Value, k: Value, v: Value, counts: tuple[Value, ...], heads: int, kv: int, d: int) -> TensorType:
-    wanted = "q[queries, heads·d], k and v[capacity, kv_heads·d] and u32[1] of positions"
+    wanted = "q[queries, heads·d], k and v[capacity, kv_heads·d] and u32[caches] of positions"
     _check_types(wanted, (q, k, v), counts)
     want(heads >= 1, "an int ≥ 1", heads, "num_heads")
     want(kv >= 1 and heads % kv == 0, f"a divisor of {heads}", kv, "num_kv_heads")
     want(q.type.rank == k.type.rank == 2 and k.shape == v.shape, wanted)
     want(q.shape[1] == heads * d and k.shape[1] == kv * d, f"{wanted}: {heads} and {kv} heads of {d}")
+    _check_caches(wanted, q.shape[0], k.shape[0], counts[0].shape[0])
     return q.type
 
 
 def _cached_numpy(q: Array, k: Array, v: Array, pos: Array, h: int, kv: int, d: int) -> Array:
-    seen = np.arange(len(k)) <= min(int(pos[0]), len(k) - 1)
-    return attend(q, k, v, h, kv, d, np.broadcast_to(seen, (len(q), len(k))))
+    def one(q: Array, k: Array, v: Array, start: int) -> Array:
+        seen = np.arange(len(k)) <= min(start, len(k) - 1)
+        return attend(q, k, v, h, kv, d, np.broadcast_to(seen, (len(q), len(k))))
+
+    return _by_cache(one, q, k, v, pos)
 
 
 def _block_numpy(
     q: Array, k: Array, v: Array, pos: Array, valid: Array, h: int, kv: int, d: int, window: int, softcap: float = 0.0
 ) -> Array:
-    last = np.minimum(min(int(pos[0]), len(k) - 1) + np.arange(len(q)), len(k) - 1)[:, None]
-    seen = np.arange(len(k)) <= last
-    if window:
-        seen &= np.arange(len(k)) > last - window
-    return np.where(np.arange(len(q))[:, None] < int(valid[0]), attend(q, k, v, h, kv, d, seen, softcap), 0.0)
+    def one(q: Array, k: Array, v: Array, start: int) -> Array:
+        last = np.minimum(min(start, len(k) - 1) + np.arange(len(q)), len(k) - 1)[:, None]
+        seen = np.arange(len(k)) <= last
+        if window:
+            seen &= np.arange(len(k)) > last - window
+        return np.where(np.arange(len(q))[:, None] < int(valid[0]), attend(q, k, v, h, kv, d, seen, softcap), 0.0)
+
+    return _by_cache(one, q, k, v, pos)
 
 
-CACHES = ((1, 9, 2, 1, 8), (3, 7, 2, 2, 6), (5, 33, 4, 2, 16))  # queries, capacity, heads, kv heads, head_dim
+def _by_cache(one: Callable[..., Array], q: Array, k: Array, v: Array, pos: Array) -> Array:
+    parts = zip(*(np.split(each, len(pos)) for each in (q, k, v)), map(int, pos), strict=True)
+    return np.concatenate([one(*part) for part in parts])
+
+
+CACHES = (  # queries, capacity, heads, kv heads, head_dim, caches
+    (1, 9, 2, 1, 8, 1), (3, 7, 2, 2, 6, 1), (5, 33, 4, 2, 16, 1), (3, 27, 2, 1, 8, 3), (10, 60, 4, 2, 16, 5),
+)  # fmt: skip
 
 
 def _reads(counts: dict[int, int], **more: Any) -> tuple[Sample, ...]:
     return tuple(
         Sample(
-            (s, h * d), (c, kv * d), (c, kv * d), *[(1,)] * len(counts), integers=counts,
+            (s, h * d), (c, kv * d), (c, kv * d), (n,), *[(1,)] * (len(counts) - 1), integers=counts,
             attrs={"num_heads": h, "num_kv_heads": kv, "head_dim": d, **more},
         )
-        for s, c, h, kv, d in CACHES
+        for s, c, h, kv, d, n in CACHES
     )  # fmt: skip
 
 
@@ -292,7 +362,8 @@ def _not_read(more: int, **attrs: Any) -> tuple[Bad, ...]:
     return (
         Bad(("f32[1, 32]", "f32[9, 24]", "f32[9, 24]", *counts), "4 and 2 heads of 8", heads),
         Bad(("f32[1, 32]", "f32[9, 16]", "f32[8, 16]", *counts), "wanted q[queries, heads·d]", heads),
-        Bad(("f32[1, 32]", "f32[9, 16]", "f32[9, 16]", *counts[1:], "f32[1]"), "u32[1] of positions", heads),
+        Bad(("f32[1, 32]", "f32[9, 16]", "f32[9, 16]", *counts[1:], "f32[1]"), "u32[caches] of positions", heads),
+        Bad(("f32[3, 32]", "f32[9, 16]", "f32[9, 16]", "u32[2]", *counts[1:]), "for 2 positions", heads),
         Bad(("f32[1, 32]", "f32[9, 16]", "f32[9, 16]", *counts), "wanted a divisor of 4", heads | {"num_kv_heads": 3}),
         Bad(("f32[1, 32]", "f32[9, 16]", "f32[9, 16]", *counts), "num_heads: given 0", heads | {"num_heads": 0}),
     )
@@ -303,7 +374,8 @@ def _by_queries(ordered: bool) -> Follows:
 
     def follows(call: Call) -> Verdict:
         labels = [(None,) * t.rank for t in call.types[1:]]
-        return along(call, [("query", None), *labels], ("query", None), ordered=["query"] if ordered else ())
+        query = "query" if call.types[3].shape == (1,) else None
+        return along(call, [(query, None), *labels], (query, None), ordered=["query"] if ordered and query else ())
 
     return follows
 
@@ -320,12 +392,14 @@ def _by_queries(ordered: bool) -> Follows:
     bad=_not_read(1),
     attention="result",
     follows=_by_queries(ordered=False),
+    by_position="cached_attention",
 )
 def cached_attention(
     q: Value, k: Value, v: Value, pos: Value, num_heads: int, num_kv_heads: int, head_dim: int
 ) -> TensorType:
     """Attention of every query to rows 0 … pos of the caches k and v: f32[s, h·d], f32[c, kv·d] twice, u32[1] ->
-    f32[s, h·d]. It has no gradient."""
+    f32[s, h·d]. With u32[n] of positions all are n parts of equal size, and the queries of part i see cache i, up to
+    pos[i]. It has no gradient."""
     return _check_read(q, k, v, (pos,), num_heads, num_kv_heads, head_dim)
 
 
@@ -342,13 +416,15 @@ def cached_attention(
                             {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "window": -1})),
     attention="result",
     follows=_by_queries(ordered=True),
+    by_position="cached_block_attention",
 )  # fmt: skip
 def cached_block_attention(
     q: Value, k: Value, v: Value, pos: Value, valid: Value, num_heads: int, num_kv_heads: int, head_dim: int,
     window: int = 0,
 ) -> TensorType:  # fmt: skip
     """Attention of query i to rows 0 … pos + i of the caches (with a window: the last of these); 0 in rows ≥ valid:
-    f32[s, h·d], f32[c, kv·d] twice, u32[1] twice -> f32[s, h·d]. It has no gradient."""
+    f32[s, h·d], f32[c, kv·d] twice, u32[1] twice -> f32[s, h·d]. With u32[n] of positions there are n caches, as in
+    `cached_attention`, and rows are counted in each part. It has no gradient."""
     want(window >= 0, "an int ≥ 0", window, "window")
     return _check_read(q, k, v, (pos, valid), num_heads, num_kv_heads, head_dim)
 
@@ -367,6 +443,7 @@ def cached_block_attention(
          {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "softcap": 0.0})),
     attention="result",
     follows=_by_queries(ordered=True),
+    by_position="cached_softcap_attention",
 )  # fmt: skip
 def cached_softcap_attention(
     q: Value, k: Value, v: Value, pos: Value, valid: Value, num_heads: int, num_kv_heads: int, head_dim: int,
