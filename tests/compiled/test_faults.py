@@ -1,4 +1,4 @@
-"""What must never hurt a compiled graph: a lost device, memory that is not there, an end with work pending."""
+"""Faults that a compiled graph survives: a lost device, memory that is not there, an end with work pending."""
 
 from __future__ import annotations
 

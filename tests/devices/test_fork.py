@@ -56,7 +56,7 @@ def forked(run):
 
 
 def output_of(body: str) -> str:
-    """What a parent and its forked child print."""
+    """Return the lines that a parent and its forked child print."""
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT + body]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

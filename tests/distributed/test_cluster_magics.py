@@ -20,7 +20,7 @@ def shell() -> Iterator[Any]:
 
 
 def said(shell: Any, text: str) -> str:
-    """What a cell prints and displays as text."""
+    """Run a cell; all that it prints and displays, as text."""
     with capture_output() as out:
         shell.run_cell(text, store_history=True)
     return out.stdout + out.stderr + "".join(str(o.data.get("text/plain", "")) for o in out.outputs)

@@ -1,4 +1,4 @@
-"""What the machine was promised to have is there, whether or not a test asks for it."""
+"""The things that GDLAB_EXPECT promises are on this machine, whether or not a test asks for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a notebook's person types wrongly, and what is said of it: one line, with the place and what to do."""
+"""Mistakes that a person types in a notebook: each is answered by one line, with the place and what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a suspicious reader tried: option values, refusals that change nothing, `gdlab.show`, JSON of text twins."""
+"""Attempts of a suspicious reader: option values, refusals that change nothing, `gdlab.show`, JSON of text twins."""
 
 from __future__ import annotations
 
