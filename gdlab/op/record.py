@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args, get_origin
+from typing import Any, Literal, TypedDict, Unpack, get_args, get_origin
 
 import numpy as np
 
@@ -30,9 +30,6 @@ from gdlab.op.parameter import (
     signature_of,
 )
 from gdlab.op.sample import Bad, Sample
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 Grad = Value | Callable[[], Value] | None
 Grads = tuple[Grad, ...]
@@ -588,7 +585,6 @@ def unregister(name: str) -> None:
     """Remove an op from the registry (ops of gdlab itself included: for tests and for trying things out)."""
     REGISTRY.pop(name, None)
     COMMUTATIVE.discard(name)
-    _METHODS.pop(name, None)
 
 
 def _register(new: Op) -> Op:
@@ -597,32 +593,21 @@ def _register(new: Op) -> Op:
         raise GraphError("op", "name", repr(new.name), "a name that no op of gdlab has")
     REGISTRY[new.name] = new
     (COMMUTATIVE.add if new.commutative else COMMUTATIVE.discard)(new.name)
-    if new.operands and new.kind != "private":
-        _METHODS[new.name] = new
     return new
 
 
 # methods of a Value ---------------------------------------------------------------------------------------------------
-_METHODS: dict[str, Callable[..., Any]] = {}
-
-
-def value_method(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator: make a plain function over values a method of `Value` too."""
-    _METHODS[function.__name__] = function
-    return function
-
-
 def method_of(value: Value, name: str) -> Callable[..., Any]:
-    """Return the op or function `name` with its first operand bound; `AttributeError` for another name."""
-    method = _METHODS.get(name)
-    if method is None:
+    """Return the op `name` with its first operand bound; `AttributeError` for a name that is no op on values."""
+    op = REGISTRY.get(name)
+    if op is None or not op.operands or op.kind == "private":
         raise AttributeError(f"Value has no method {name!r}; ops are listed by `python -m gdlab ops`")
-    return partial(method, value)
+    return partial(op, value)
 
 
 def value_dir(value: Value) -> list[str]:
     """Return the attributes of a value, the ops among them."""
-    return [*object.__dir__(value), *_METHODS]
+    return [*object.__dir__(value), *(op.name for op in public_ops() if op.operands)]
 
 
 _NODE_BYTES = 1500  # of a traced body, its values and its place in the cache
