@@ -19,12 +19,14 @@ LINK = re.compile(r"\]\(([^)#\s]+)")
 SOURCES = ("benchmarks", "docs", "gdlab", "labextension/src", "labextension/test", "notebooks", "shaders", "tests")
 OTHERS = {  # files that a reader has, or writes
     "add_an_op.md": {"file.wgsl"},
+    "architecture.md": {"config.json"},
     "distributed.md": {"ipcluster_config.py"},
     "lessons.md": {"net.py"},
     "loading.md": {"config.json", "tokenizer.json"},
     "README.md": {"mlp.html"},
 }
 INSIDE = {"cpu/": "devices/cpu", "wgpu/": "devices/wgpu", "run/": "session/run"}  # a row names them after its room
+DEFINED = re.compile(r"(?:def|class) (\w+)|\b(\w+)(?:: [^=\n]+)? = |^ +(\w+):", re.MULTILINE)
 NAMES = {path.name for folder in SOURCES for path in (REPO / folder).rglob("*") if path.is_file()}
 
 
@@ -51,6 +53,14 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     assert missing == OTHERS.get(page.name, set())
     links = [link for link in LINK.findall(text) if not link.startswith("http")]
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_names_in_the_code_that_the_page_of_rooms_tells_are_defined() -> None:
+    page = (REPO / "docs" / "architecture.md").read_text(encoding="utf-8")
+    told = {name.rpartition(".")[2] for name in re.findall(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`", page)}
+    code = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
+    defined = {name for names in DEFINED.findall(code) for name in names}
+    assert len(told) > 35 and told - defined - {"py", "md"} == set()
 
 
 def test_names_are_found() -> None:
