@@ -12,7 +12,7 @@ FRONT_SOURCES := $(shell find labextension/src labextension/build.mjs labextensi
 ROOT := $(filter 0,$(shell id -u))
 
 # What this machine must have: as root with apt everything can be installed, so nothing may be missing (tests/helpers/machine.py).
-GDLAB_EXPECT ?= $(if $(and $(ROOT),$(shell command -v apt-get)),lavapipe$(comma)chromium$(comma)typescript$(comma)mpi)
+GDLAB_EXPECT ?= $(if $(and $(ROOT),$(shell command -v apt-get)),lavapipe$(comma)chromium$(comma)typescript$(comma)mpi$(comma)posix)
 comma := ,
 export GDLAB_EXPECT
 unexport VIRTUAL_ENV # somebody's other environment, of which IPython would warn in every kernel

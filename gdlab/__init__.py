@@ -27,6 +27,7 @@ _BINDINGS |= {
         "__getattr__": "op.record:method_of",
         "__dir__": "op.record:value_dir",
         "T": "property ops.operators:value_transpose",
+        "split": "ops.join:split",
         "__add__": "ops.operators:value_add",
         "__radd__": "ops.operators:value_radd",
         "__sub__": "ops.operators:value_sub",

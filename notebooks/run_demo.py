@@ -74,7 +74,7 @@ def execute(notebook: NotebookNode) -> str:
 
 
 def summary(notebook: NotebookNode) -> dict[str, Any] | None:
-    """What the tour says of itself: the last line of its outputs that carries the mark."""
+    """Return the tour's own report: the last line of its outputs that carries the mark, None without one."""
     found = None
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):

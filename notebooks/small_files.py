@@ -207,7 +207,7 @@ def _node(
     arguments = [{"name": name, "arg": _tensor(tensor), "kind": 1} for name, tensor in given.items()]
     if operator == "layer_norm":
         arguments.insert(1, {"name": "normalized_shape", "arg": {"as_ints": [8]}, "kind": 1})
-    trace = f'File "/home/ada/net.py", line {line}, in forward\n    {NET[line - 1].strip()}\n'
+    trace = f'File "models/net.py", line {line}, in forward\n    {NET[line - 1].strip()}\n'
     return {
         "target": f"torch.ops.aten.{operator}" + ("" if "." in operator else ".default"),
         "inputs": arguments, "outputs": [_tensor(result)],

@@ -96,7 +96,7 @@ class GdlabError(Exception):
         return _again, (type(self), self.where, self.what, str(self.given), self.wanted, self.node, self.source)
 
     def text(self) -> str:
-        """The message, of at most 40 lines and some 4,000 characters; the attributes hold all of it."""
+        """Return the message, of at most 40 lines and some 4,000 characters; the attributes hold all of it."""
         given, wanted = clipped(str(self.given), 2_600, 20), clipped(str(self.wanted), 1_000, 12)
         head = f"{clipped(str(self.where), 200, 2)}: {clipped(str(self.what), 600, 4)}: given {given}, wanted {wanted}"
         return head if self.source is None else f"{head}\n  at {self.source}"

@@ -20,7 +20,7 @@ _ROUNDS = 10
 
 
 def block(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
-    """The four words of the counter block; each word of the counter is a uint32 number or an array of them."""
+    """Return the four words of the counter block; each word of the counter is a uint32 number or an array of them."""
     c0, c1, c2, c3 = np.broadcast_arrays(*(np.asarray(c, np.uint64) for c in counter))
     k0, k1 = key
     for _ in range(_ROUNDS):
@@ -33,19 +33,20 @@ def block(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Arr
 
 
 def words(count: int, seed: int, *, domain: int = 0, call: int = 0, step: int = 0) -> Array:
-    """The first `count` words of a stream, u32[count]; 0 ≤ seed < 2⁶⁴, the others are below 2³²."""
+    """Return the first `count` words of a stream, u32[count]; 0 ≤ seed < 2⁶⁴, the others are below 2³²."""
     blocks = np.arange(-(-count // 4), dtype=np.uint64)
     made = block((blocks, domain, call, step), (seed & 0xFFFFFFFF, seed >> 32))
     return np.stack(made, axis=-1).reshape(-1)[:count]
 
 
 def uniform(count: int, seed: int, *, domain: int = 0, call: int = 0, step: int = 0) -> Array:
-    """f32[count] in [0, 1): the upper 24 bits of each word times 2⁻²⁴, exact in float32."""
+    """Return f32[count] in [0, 1): the upper 24 bits of each word times 2⁻²⁴, exact in float32."""
     return np.asarray(_fractions(words(count, seed, domain=domain, call=call, step=step)), np.float32)
 
 
 def normal(count: int, seed: int, *, domain: int = 0, call: int = 0, step: int = 0) -> Array:
-    """f32[count] of the standard normal distribution: √(−2 ln u₁) · cos 2πu₂ of the words 2i and 2i + 1, in float64."""
+    """Return f32[count] of the standard normal distribution: √(−2 ln u₁) · cos 2πu₂ of the words 2i and 2i + 1, in
+    float64."""
     pairs = words(2 * count, seed, domain=domain, call=call, step=step).reshape(count, 2)
     u1, u2 = _fractions(pairs[:, 0]) + 2.0**-24, _fractions(pairs[:, 1])  # u1 in (0, 1]: its logarithm is finite
     return np.asarray(np.sqrt(-2 * np.log(u1)) * np.cos(2 * np.pi * u2), np.float32)

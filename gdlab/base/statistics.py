@@ -70,7 +70,7 @@ class Summary:
         return self.nan + self.inf
 
     def to_json(self) -> dict[str, Any]:
-        """The fields of a document's tensor summary."""
+        """Return the fields of a document's tensor summary."""
         h, t = self.histogram, self.thumbnail
         return {
             "n": self.n, "min": _word(self.min), "max": _word(self.max), "mean": _word(self.mean),
@@ -84,7 +84,7 @@ class Summary:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Summary:
-        """The summary that a document holds."""
+        """Return the summary that a document holds."""
         h, t = data["histogram"], data["thumbnail"]
         low, high, mean, std, l2 = (float(data[name]) for name in ("min", "max", "mean", "std", "l2"))
         return Summary(
@@ -94,7 +94,7 @@ class Summary:
         )  # fmt: skip
 
     def lines(self) -> list[str]:
-        """Range and mean; spread and counts; the histogram."""
+        """Return three lines: range and mean; spread and counts; the histogram."""
         h = self.histogram
         odd = f"{whole(self.zero)} zero, {whole(self.nan)} NaN, {whole(self.inf)} infinite"
         counts = f"{plural(self.n, 'element')}, {odd}"
@@ -104,7 +104,7 @@ class Summary:
         return found
 
     def picture(self) -> list[str]:
-        """The thumbnail in characters, and what they mean; nothing of less than two elements."""
+        """Return the thumbnail in characters, and what they mean; nothing of less than two elements."""
         t = self.thumbnail
         bad = f", {NOT_FINITE} not finite" if _MASK in t.data else ""
         scale = f"{_BARS[0]} {value_words(t.low)} … {_BARS[-1]} {value_words(t.high)}{bad}"
@@ -130,7 +130,7 @@ class Window:
     values: Array
 
     def texts(self) -> list[list[str]]:
-        """Each value in the fewest digits that give it back, as Python writes it: to be copied."""
+        """Write each value in the fewest digits that give it back, as Python does: to be copied."""
         return [[str(v) for v in row] for row in self.values]
 
     def to_json(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class Difference:
     unlike: int
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields, and what `str` says."""
+        """Return its fields, and the text of `str`."""
         return {
             "to": self.to, "error": _word(self.error), "ulp": _word(self.ulp), "at": list(self.at),
             "got": _word(self.got), "want": _word(self.want), "unlike": self.unlike, "text": str(self),
@@ -175,7 +175,7 @@ class Difference:
 
 
 def summarize(data: Array, slice: Sequence[int] = ()) -> Summary:
-    """The summary of a tensor; the thumbnail is of the slice that `window` looks at."""
+    """Return the summary of a tensor; the thumbnail is of the slice that `window` looks at."""
     flat = data.reshape(-1)
     count = nan = zero = 0
     low, high, sums = float("inf"), float("-inf"), list[float]()
@@ -203,7 +203,8 @@ def summarize(data: Array, slice: Sequence[int] = ()) -> Summary:
 
 
 def window(data: Array, row: int = 0, col: int = 0, slice: Sequence[int] = (), side: int = WINDOW) -> Window:
-    """At most `side` × `side` elements from `row`, `col` on of the plane that `slice` picks (zeros by default)."""
+    """Return at most `side` × `side` elements from `row`, `col` on of the plane that `slice` picks (zeros by default).
+    """
     plane = _plane(data, slice)
     rows, cols = plane.shape
     for what, at, count in (("row", row, rows), ("column", col, cols)):
@@ -231,7 +232,7 @@ def difference(got: Array, want: Array, to: str) -> Difference:
 
 
 def bars(values: Sequence[float]) -> str:
-    """A sparkline: `▁▃▅█`; a space where a value is not finite."""
+    """Draw values as a sparkline, `▁▃▅█`; a space where a value is not finite."""
     finite = [v for v in values if np.isfinite(v)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
@@ -239,14 +240,15 @@ def bars(values: Sequence[float]) -> str:
 
 
 def histogram_bars(counts: Sequence[int]) -> str:
-    """A bar for each part, from zero: the lowest is an empty one, whatever holds something is higher."""
+    """Draw a bar for each part of a histogram, from zero: an empty part has the lowest bar, all others have higher
+    ones."""
     most = max(counts, default=0) or 1
     return "".join(_BARS[-(-(len(_BARS) - 1) * count // most)] for count in counts)
 
 
 def heat(small: ArrayThumbnail) -> list[str]:
-    """A thumbnail in at most 12 rows of 48 characters, the mean of a cell from ▁ (low) to █ (high); × where something
-    is not finite."""
+    """Draw a thumbnail in at most 12 rows of 48 characters, the mean of a cell from ▁ (low) to █ (high); × where
+    something is not finite."""
     if not small.data:
         return []
     cells = np.frombuffer(small.data, np.uint8).reshape(small.rows, small.cols).astype(np.float64)

@@ -67,7 +67,7 @@ class OwnerThread:
         return 0 if self.thread is None else self.thread.ident or 0
 
     def is_alive(self) -> bool:
-        """Whether a job that is queued now would be run."""
+        """Return whether a job that is queued now would be run."""
         return self.open and (self.thread is None or self.thread.is_alive())
 
     def _put(self, entry: _OwnerCall | JobFuture[Any]) -> None:

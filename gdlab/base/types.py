@@ -124,7 +124,7 @@ class TensorType:
 
     @staticmethod
     def parse(text: str) -> TensorType:
-        """The type that `text` spells, such as `u32[8]`."""
+        """Return the type that `text` spells, such as `u32[8]`."""
         match = _TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
         if match is None or match[1] not in DType.__members__:
             raise ArgumentError("type", "text", repr(text), "a type such as f32[4, 784]")
@@ -137,7 +137,7 @@ class TensorType:
 
     @cached_property
     def num_elements(self) -> int:
-        """Product of the extents."""
+        """The product of the extents."""
         return math.prod(self.shape)
 
     @property
@@ -175,7 +175,7 @@ def _check_blocks(shape: Shape, format: Format) -> None:
 
 
 def check_shape(shape: Any, where: str = "type") -> Shape:
-    """`shape` as a tuple of ints, or `ShapeError`. An int alone is one extent."""
+    """Return `shape` as a tuple of ints, or raise `ShapeError`. An int alone is one extent."""
     given = (shape,) if isinstance(shape, (int, np.integer)) else shape
     try:
         extents = tuple(operator.index(n) for n in given)
@@ -187,7 +187,7 @@ def check_shape(shape: Any, where: str = "type") -> Shape:
 
 
 def broadcast_shapes(shapes: Iterable[Shape]) -> Shape | None:
-    """The common shape by NumPy's rule, or None where there is none."""
+    """Return the common shape by NumPy's rule, or None where there is none."""
     shapes = list(shapes)
     rank = max(map(len, shapes))
     out = []

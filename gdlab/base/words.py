@@ -47,17 +47,17 @@ def natural(text: str) -> int | None:
 
 
 def whole(value: float) -> str:
-    """1914 → `1,914`."""
+    """Write a whole number with its thousands apart: 1914 → `1,914`."""
     return f"{value if isinstance(value, int) else math.floor(value + 0.5):,}".replace("-", MINUS)
 
 
 def nbytes(value: float) -> str:
-    """401408 → `401 KB`: powers of ten."""
+    """Write a number of bytes with a unit, in powers of ten: 401408 → `401 KB`."""
     return _scaled(value, _BYTES)
 
 
 def flops(value: float) -> str:
-    """2e13 → `20 TFLOP`."""
+    """Write a number of floating point operations with a unit: 2e13 → `20 TFLOP`."""
     return _scaled(value, _FLOPS)
 
 
@@ -78,7 +78,7 @@ def duration(seconds: float | None) -> str:
 
 
 def plural(count: int, word: str) -> str:
-    """`3 nodes`, `1 dispatch`, `2 dispatches`."""
+    """Write a count and its noun: `3 nodes`, `1 dispatch`, `2 dispatches`."""
     ending = "" if count == 1 else "es" if word.endswith(("s", "sh", "ch", "x")) else "s"
     return f"{whole(count)} {word}{ending}"
 
@@ -109,7 +109,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def near_hint(name: str, known: Iterable[str]) -> str:
-    """`; nearest: w1`, or ``""``."""
+    """Return `; nearest: w1`, the known name that is nearest, or ``""``."""
     known = list(known)
     near = nearest(name, known) if len(known) <= _MOST_COMPARED and len(name) <= _LONGEST_COMPARED else ""
     return f"; nearest: {clipped(near, 200)}" if near else ""
@@ -122,7 +122,7 @@ def listed(names: Sequence[str], most: int = 20) -> str:
 
 
 def one_of(name: str, known: Sequence[str], most: int = 20) -> str:
-    """`one of w1, w2 … (30 in all); nearest: w1`: what is wanted in place of a name that is not known."""
+    """Say what is wanted in place of an unknown name: `one of w1, w2 … (30 in all); nearest: w1`."""
     return f"one of {listed(known, most) or 'none: there are none'}{near_hint(name, known)}"
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from gdlab.devices.base import BufferCopy, Readback
 from gdlab.session import Session
@@ -15,13 +14,17 @@ SMALL_BYTES, LARGE_BYTES = 4 << 20, 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """A gradient that the update reads, and its elements start … start + size − 1 among those of all."""
+    """A gradient that the update reads; its first element is number `start` of those of all gradients."""
 
     name: str
     buffer: int
     shape: tuple[int, ...]
     start: int
-    size: int
+
+    @property
+    def size(self) -> int:
+        """Return the number of its elements."""
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,7 @@ def layout_of(session: Session, order: Sequence[str], bucket_bytes: int) -> Buck
     types = {b.id: b.shape for b in (*session.loaded.plan.buffers, *session.updates.state_buffers)}
     gradients, start = list[Gradient](), 0
     for name in order:
-        shape = types[buffers[name]]
-        gradients.append(Gradient(name, buffers[name], shape, start, int(np.prod(shape))))
+        gradients.append(Gradient(name, buffers[name], types[buffers[name]], start))
         start += gradients[-1].size
     buckets, stop, room = list[Bucket](), 0, max(1, bucket_bytes // 4)
     for first in range(0, start, room):

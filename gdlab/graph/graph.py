@@ -46,7 +46,8 @@ class Graph:
 
     @contextmanager
     def silent(self) -> Iterator[None]:
-        """Inside the block appended nodes get no source: what passes, gradients and bodies make is told by `origin`."""
+        """Append nodes without a source inside the block: `origin` tells where passes, gradients and bodies have them
+        from."""
         before, self.records_sources = self.records_sources, False
         try:
             yield
@@ -80,11 +81,11 @@ class Graph:
         return tuple(self._nodes)
 
     def node(self, id: int) -> Node:
-        """The node with this id."""
+        """Return the node with this id."""
         return self._nodes[self._check_id(id)]
 
     def value(self, id: int) -> Value:
-        """The node with this id, as an operand."""
+        """Return the node with this id, as an operand."""
         return self.value_class(self, self._check_id(id))
 
     def source(self, id: int) -> Source:
@@ -96,8 +97,8 @@ class Graph:
         return without_models(found)
 
     def sources(self, models: bool = False) -> list[Source]:
-        """`source(id)` of every node, much faster than one by one; with `models` also the places in gdlab's example
-        networks, which stand before those that called them."""
+        """Return `source(id)` of every node, much faster than one by one; with `models` also the places in gdlab's
+        example networks, which stand before those that called them."""
         self._frames.update(zip(self._frames, located(self._frames.values()), strict=True))
         found: list[Source] = [self._frames.get(id, ()) for id in range(len(self._nodes))]  # type: ignore[misc]
         return found if models else [without_models(chain) for chain in found]
@@ -133,7 +134,7 @@ class Graph:
         return value
 
     def cut(self, length: int) -> None:
-        """Forget all nodes from id `length` on: what a failed call had appended."""
+        """Remove all nodes from id `length` on, which a failed call appended."""
         for node in self._nodes[length:]:
             self._frames.pop(node.id, None)
             if not node.inputs and self._leaves.get(node.name) == node.id:
@@ -143,8 +144,8 @@ class Graph:
             self._draws = 0, {}
 
     def next_draw(self, seed: int, draws: Callable[[Iterable[Node]], Iterable[Node]]) -> int:
-        """The first number that no draw with this seed has; `draws` chooses those among nodes. Each node is looked at
-        once."""
+        """Return the first number that no draw with this seed has; `draws` chooses those among nodes. Each node is
+        looked at once."""
         looked, highest = self._draws
         if looked < len(self._nodes):
             for node in draws(self._nodes[looked:]):
@@ -164,7 +165,7 @@ class Graph:
         return self.append("constant", (), (("data", held),), TensorType(held.shape, held.dtype), source=source)
 
     def leaf(self, name: str) -> Node | None:
-        """The input or parameter of this name."""
+        """Return the input or parameter of this name."""
         id = self._leaves.get(name)
         return None if id is None else self._nodes[id]
 
@@ -186,7 +187,7 @@ class Graph:
         return value
 
     def node_name(self, value: Value) -> str:
-        """The name of a node, or ``""``."""
+        """Return the name of a node, or ``""``."""
         return self.own(value).name
 
     def operand(self, given: Any) -> Any:
@@ -194,7 +195,7 @@ class Graph:
         return given
 
     def own(self, value: Value, where: str = "") -> Value:
-        """`value`, when it belongs to this graph; else `GraphError`. `where`: the op that reads it."""
+        """Return `value` if it belongs to this graph, else raise `GraphError`. `where`: the op that reads it."""
         if not isinstance(value, Value):
             raise GraphError("graph", "value", f"{type(value).__name__} {value!r}", "a value of this graph")
         if value.graph is not self:
@@ -254,11 +255,11 @@ class Graph:
         return len(self._outputs) - self.num_param_grad_outputs
 
     def is_output(self, value: Value) -> bool:
-        """Whether `value` is among the outputs."""
+        """Return whether `value` is among the outputs."""
         return self.own(value).id in self.output_ids
 
     def output_at(self, index: int) -> Value:
-        """Output `index`, 0 … n − 1; `OutputIndexError` otherwise."""
+        """Return output `index`, 0 … n − 1; `OutputIndexError` otherwise."""
         if not 0 <= index < len(self._outputs):
             raise OutputIndexError("output", "index", index, f"0 … {len(self._outputs) - 1}")
         return self.value(self._outputs[index][0])
@@ -283,7 +284,7 @@ class Graph:
         vars(self).update(state, _tokens=[], _draws=(0, {}))
 
     def copy(self) -> Graph:
-        """A graph equal in every field that shares nothing with this one."""
+        """Return a graph that is equal in every field and shares nothing with this one."""
         other = type(self)()
         other._nodes, other._frames = list(self._nodes), dict(self._frames)
         other._outputs, other._leaves = list(self._outputs), dict(self._leaves)
@@ -291,7 +292,7 @@ class Graph:
         return other
 
     def fingerprint(self) -> str:
-        """Hex digest of nodes, names and outputs; where it was written does not count."""
+        """Return a hex digest of nodes, names and outputs; source locations do not count."""
         h = hashlib.sha256(b"gdlab graph 1")
         for n in self._nodes:
             attrs = tuple((k, v.digest if isinstance(v, ConstantData) else v) for k, v in attrs_key(n.attrs))
@@ -354,7 +355,7 @@ def place(error: BaseException, home: Graph) -> None:
 
 
 def current_graph(where: str, graph: Graph | None = None) -> Graph:
-    """`graph`, else the current one; `GraphError` where there is none."""
+    """Return `graph`, else the current graph; `GraphError` where there is none."""
     found = graph if graph is not None else _current.get()
     if found is None:
         raise GraphError(where, "graph", "no current graph", "a `with Graph():` block, a %%graph cell, or graph=")
@@ -371,14 +372,15 @@ def replace_current(old: Graph, new: Graph) -> None:
 
 @contextmanager
 def scratch() -> Iterator[Graph]:
-    """A graph of its own, current inside the block."""
+    """Make a new graph the current one inside the block, and give it."""
     with Graph() as graph:
         yield graph
 
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Without the cyclic collector, which would walk through the many small records of a pass again and again."""
+    """Turn the cyclic garbage collector off inside the block: it would walk through the many small records of a pass
+    again and again."""
     was = gc.isenabled()
     gc.disable()
     try:

@@ -24,7 +24,7 @@ class ConstantData:
 
     @cached_property
     def digest(self) -> str:
-        """12 hex digits over dtype, shape and bytes."""
+        """Return 12 hex digits over dtype, shape and bytes."""
         return hashlib.sha256(repr((self.dtype, self.shape)).encode() + self.raw).hexdigest()[:12]
 
     @property
@@ -77,7 +77,7 @@ class Node:
         _set_name(self, name)
 
     def attr(self, name: str) -> Attr:
-        """The attribute `name`; `KeyError` where the op has none."""
+        """Return the attribute `name`; `KeyError` where the op has none."""
         return dict(self.attrs)[name]
 
     @property
@@ -92,5 +92,5 @@ _set_id, _set_op, _set_inputs, _set_attrs, _set_type, _set_name = (
 
 
 def attrs_key(attrs: Attrs) -> Attrs:
-    """`attrs` with floats as their 8 bytes, so that equality is equality of bits."""
+    """Return `attrs` with floats as their 8 bytes, so that equality is equality of bits."""
     return tuple((k, struct.pack("<d", v) if isinstance(v, float) else v) for k, v in attrs)

@@ -49,7 +49,7 @@ class Step:
 
 
 def replay(graph: Graph, steps: Sequence[Step], k: int | None = None) -> Graph:
-    """The graph after the first `k` steps (None: all); sources, output names and gradient count come along."""
+    """Return the graph after the first `k` steps (None: all); sources, output names and gradient count come along."""
     nodes, outputs, origin, order = _state(graph, steps, k)
     return assemble(graph, nodes, {id: node.inputs for id, node in nodes.items()}, outputs, order, origin)
 
@@ -82,7 +82,8 @@ def _state(graph: Graph, steps: Sequence[Step], k: int | None) -> State:
 
 
 def topological(inputs: Mapping[int, Sequence[int]], rank: Mapping[int, int] | None = None) -> list[int]:
-    """All ids: the inputs of a node before it, then lowest id (or lowest `rank`, then lowest id) first."""
+    """Return all ids in topological order: the inputs of a node before it, then lowest id (or lowest `rank`, then
+    lowest id) first."""
     # one number per node, its id in the low bits: they are fast to compare
     place = {id: id if rank is None else rank[id] << BITS | id for id in inputs}
     order = sorted(inputs, key=place.__getitem__)
@@ -115,7 +116,7 @@ def assemble(
     graph: Graph, nodes: Mapping[int, Node] | Sequence[Node], inputs: Mapping[int, Sequence[int]],
     outputs: Iterable[int], order: Sequence[int], root_of: Mapping[int, int],
 ) -> Graph:  # fmt: skip
-    """A graph of `nodes` in `order` that read `inputs`, numbered anew; whatever is not a node comes from `graph`.
+    """Return a graph of `nodes` in `order` that read `inputs`, numbered anew; all but the nodes comes from `graph`.
 
     An added node has the source of the node in `root_of`.
     """

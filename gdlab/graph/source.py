@@ -36,8 +36,8 @@ Frame = tuple[CodeType, int]  # and the place of its instruction: resolved to a 
 
 
 def capture(models: bool = False) -> tuple[Frame, ...]:
-    """The user's frames that lead to this call, innermost first; frames of gdlab are left out, but with `models` those
-    of its example networks."""
+    """Return the user's frames that lead to this call, innermost first; frames of gdlab are left out, but with `models`
+    those of its example networks."""
     frames: list[Frame] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(frames) < _MAX_STACK:
@@ -59,7 +59,7 @@ def capture(models: bool = False) -> tuple[Frame, ...]:
 
 
 def without_models(chain: Source) -> Source:
-    """The places of a chain that are the user's own: not those of gdlab's example networks."""
+    """Return the places of a chain that are the user's own: not those of gdlab's example networks."""
     if not any(in_models(at.file) for at in chain):
         return chain
     return tuple(at for at in chain if not in_models(at.file))
@@ -79,13 +79,13 @@ def stack_level() -> int:
 
 
 def here() -> Location | None:
-    """The user's line that leads to this call."""
+    """Return the user's line that leads to this call."""
     frames = capture()
     return locate(frames[0]) if frames else None
 
 
 def located(chains: Iterable[tuple[Frame, ...] | Source]) -> list[Source]:
-    """The places of many nodes: a place that several share is one object, found once."""
+    """Return the places of many nodes: a place that several share is one object, found once."""
     # id(): codes compare by what they do, whatever their file. Whoever holds the chains keeps the codes alive.
     known: dict[tuple[int, int], Location] = {}
     positions: dict[int, list[Position]] = {}

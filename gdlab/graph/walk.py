@@ -8,7 +8,7 @@ from gdlab.graph.graph import Graph
 
 
 def reachable(graph: Graph, roots: Iterable[int]) -> bytearray:
-    """1 for every node that a root depends on (roots included), 0 for the rest."""
+    """Return a 1 for every node that a root depends on (roots included), and a 0 for each of the rest."""
     seen = bytearray(len(graph))
     for id in roots:
         seen[id] = 1
@@ -20,8 +20,8 @@ def reachable(graph: Graph, roots: Iterable[int]) -> bytearray:
 
 
 def shown_names(graph: Graph) -> list[str]:
-    """For every node the name that means it alone, "" if it has none. As in Python, `h` is the last node of that name,
-    or the parameter where one has it; the others are `h#1`, `h#2` in order."""
+    """Return for every node the name that means it alone, "" if it has none. As in Python, `h` is the last node of that
+    name, or the parameter where one has it; the others are `h#1`, `h#2` in order."""
     owner = {node.name: node.id for node in graph._nodes if node.name}
     owner |= {node.name: node.id for node in graph._nodes if node.name and node.op == "parameter"}
     count = dict.fromkeys(owner, 0)
@@ -37,7 +37,7 @@ def shown_names(graph: Graph) -> list[str]:
 
 
 def users(graph: Graph) -> list[list[tuple[int, int]]]:
-    """For every node the (reader, port) pairs that read it, in order."""
+    """Return for every node the (reader, port) pairs that read it, in order."""
     found: list[list[tuple[int, int]]] = [[] for _ in range(len(graph))]
     for node in graph._nodes:
         for port, i in enumerate(node.inputs):

@@ -1,16 +1,16 @@
-"""The common parts of the importers of models: ways to refuse, bounds, NumPy's broadcasting, matrix products of any
-rank."""
+"""The common parts of the importers of models: refusals, bounds, NumPy's broadcasting, matrix products of any rank."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
 from gdlab import ops
-from gdlab.base.errors import LoadError
+from gdlab.base.errors import GdlabError, LoadError
 from gdlab.base.types import Shape
 from gdlab.base.words import clipped, whole
 from gdlab.graph import Graph, Value
@@ -25,6 +25,23 @@ class Unsupported(Exception):
 
 class Malformed(Exception):
     """A content that no valid file has: (what, given, wanted)."""
+
+
+@contextmanager
+def load_errors(where: str, about: str, wanted: str) -> Iterator[None]:
+    """Raise every error of the body as a `LoadError` about a node or a file, of which `wanted` says what is taken;
+    `Unsupported` and a `LoadError` pass as they are."""
+    try:
+        yield
+    except (Unsupported, LoadError):
+        raise
+    except Malformed as error:
+        what, given, valid = error.args
+        raise LoadError(where, f"{about}: {what}", given, valid) from None
+    except GdlabError as error:
+        raise LoadError(where, f"{about}: {error.where}: {error.what}", error.given, error.wanted) from None
+    except Exception as error:  # what no valid file has may break anything
+        raise LoadError(where, about, f"{type(error).__name__}: {error}"[:200], wanted) from error
 
 
 def check_growth(graph: Graph, nodes: int, at: object) -> None:

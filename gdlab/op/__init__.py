@@ -48,7 +48,6 @@ from gdlab.op.record import (
     ops_that,
     public_ops,
     unregister,
-    value_method,
 )
 from gdlab.op.sample import (
     Bad,
@@ -104,6 +103,5 @@ __all__ = [
     "ops_that",
     "public_ops",
     "unregister",
-    "value_method",
     "want",
 ]

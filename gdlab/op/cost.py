@@ -35,22 +35,23 @@ Cost = Callable[[str, Attrs, TensorType, Types], float]  # (op, attributes, type
 
 
 def flops(node: Node, graph: Graph) -> int:
-    """Floating point operations of one node: 2·m·k·n for a product, one per element of an elementwise result."""
+    """Count the floating point operations of one node: 2·m·k·n for a product, one per element of an elementwise result.
+    """
     return _work(node.op, node.attrs, node.type, _operands(node, graph))[0]
 
 
 def bytes_moved(node: Node, graph: Graph) -> int:
-    """Bytes of operands and result; 0 for leaves, fills and aliases, which move nothing."""
+    """Return the bytes of operands and result; 0 for leaves, fills and aliases, which move nothing."""
     return _bytes(node.op, node.type, _operands(node, graph))
 
 
 def seconds(node: Node, graph: Graph) -> float:
-    """Roofline time of one node."""
+    """Return the roofline time of one node."""
     return roofline(node.op, node.attrs, node.type, _operands(node, graph)) / 1e6
 
 
 def contraction_flops(op: str, attrs: Attrs, type: TensorType, operands: Types) -> int:
-    """The part of the flops that products make: what the optimizer never lets grow."""
+    """Return the part of the flops that products make: what the optimizer never lets grow."""
     return _work(op, attrs, type, operands)[1]
 
 
@@ -131,7 +132,7 @@ def keep_machine(machine: Machine) -> Path:
 
 
 def kept_machine(device: Any) -> Machine:
-    """The figures of a device (a Device, its `info`, or the beginning of its name such as "cpu")."""
+    """Return the figures of a device (a Device, its `info`, or the beginning of its name such as "cpu")."""
     info = getattr(device, "info", device)
     wanted = info if isinstance(info, str) else f"{getattr(info, 'kind', '')}, {getattr(info, 'name', '')}"
     by_kind = f"{info}, " if isinstance(info, str) else wanted
@@ -144,7 +145,7 @@ def kept_machine(device: Any) -> Machine:
 
 
 def kept_machines() -> list[Machine]:
-    """All machines that were measured here, by name; none where the file is missing or not ours."""
+    """Return all machines that were measured here, by name; none where the file is missing or not ours."""
     try:
         records = json.loads(calibration_file().read_text("utf-8"))
         found = [Machine(**record) for record in records]
@@ -158,7 +159,7 @@ def _is_rate(*values: Any) -> bool:
 
 
 def ast_size(op: str, attrs: Attrs, type: TensorType, operands: Types) -> float:
-    """10 per node, 9 for a fused one, 0 for leaves, fills and aliases."""
+    """Price an op at 10, a fused one at 9, and leaves, fills and aliases at 0."""
     record = REGISTRY.get(op)
     if record is None or _is_free(record):
         return 0.0
@@ -186,7 +187,7 @@ COST_MODELS: dict[str, Cost] = {"roofline": roofline, "ast_size": ast_size}
 
 
 def cost_model(cost: str | Cost) -> CostModel:
-    """The model that a name or a function stands for; a function must answer a finite number ≥ 0."""
+    """Return the model that a name or a function stands for; a function must answer a finite number ≥ 0."""
     if isinstance(cost, Roofline):
         return CostModel(cost.__name__, cost)
     if callable(cost):

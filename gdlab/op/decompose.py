@@ -9,7 +9,8 @@ __all__ = ["decompose"]
 
 
 def decompose(graph: Graph) -> Graph:
-    """A copy in which every op with a body is its body, to the bottom; values, outputs, names and sources stay."""
+    """Return a copy in which every op with a body is its body, to the bottom; values, outputs, names and sources stay.
+    """
     made, copied = Graph(), list[int]()
     with made, made.silent():
         for node in graph:

@@ -38,7 +38,7 @@ class Tag:
     inner: int = 1
 
     def on(self, axis: int) -> Tag:
-        """The same digits on another axis."""
+        """Return the tag with the same digits on another axis."""
         return Tag(axis, self.outer, self.inner)
 
 
@@ -159,20 +159,20 @@ def _on(call: Call, found: Mapping[Label, Tag], labels: Sequence[Label], type: T
 
 # rules that several ops share -----------------------------------------------------------------------------------------
 def axes_of(type: TensorType, *without: int) -> tuple[Label, ...]:
-    """A label for each axis, its number, but for those in `without`."""
+    """Label each axis by its number, but those in `without`."""
     return tuple(None if axis in without else axis for axis in range(type.rank))
 
 
 def elementwise(call: Call) -> Verdict:
-    """The rule of ops whose operands lie on the result, counted from the right."""
+    """Judge an op whose operands lie on the result, counted from the right: its extent rule."""
     shape = call.result.shape
     labels = [[a - t.rank if n == shape[a - t.rank] else None for a, n in enumerate(t.shape)] for t in call.types]
     return along(call, labels, range(-len(shape), 0))
 
 
 def keeps_rows(*alike: int, ordered: bool = True) -> Follows:
-    """The rule of ops that keep the rows (axis 0) of these operands; the other axes and operands have no bucket
-    axis. `ordered`: what becomes of a row depends on its place."""
+    """Return the extent rule of ops that keep the rows (axis 0) of these operands; the other axes and operands have no
+    bucket axis. `ordered`: what becomes of a row depends on its place."""
 
     def follows(call: Call) -> Verdict:
         labels = [("row" if i in alike else None, *(None,) * (t.rank - 1)) for i, t in enumerate(call.types)]

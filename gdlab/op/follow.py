@@ -201,8 +201,8 @@ def _grown(type: TensorType, tags: Tags) -> TensorType:
 
 
 def body_of(op: Op, body: Callable[..., Value], types: tuple[TensorType, ...], attrs: Mapping[str, Any]) -> Graph:
-    """The ops that the body of an op, or another function in its place, makes on operands of these types; the first
-    nodes are the operands, as `var`s."""
+    """Return the ops that the body of an op, or another function in its place, makes on operands of these types; the
+    first nodes are the operands, as `var`s."""
     if body is op.body:
         return op.trace(types, tuple(sorted(attrs.items())))
     with scratch() as g, g.silent():

@@ -131,7 +131,7 @@ class Shader:
 
 
 def by_rows(passes: int) -> WorkRule:
-    """The work of a kernel over rows of the last axis, `passes` operations per element."""
+    """Return the work of a kernel over rows of the last axis, `passes` operations per element."""
 
     def work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
         width = result.shape[-1]

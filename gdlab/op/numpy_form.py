@@ -57,7 +57,8 @@ class KernelBuilder(Protocol):
         """The per-step numbers, as arrays without axes."""
 
     def result(self, name: str, shape: Shape) -> Array | None:
-        """The result that a file stores with `store_NAME`, as an array of `shape`; None where it is not wanted."""
+        """Return the result that a file stores with `store_NAME`, as an array of `shape`; None where it is not wanted.
+        """
 
     @property
     def size(self) -> int:

@@ -51,7 +51,7 @@ class Parameter:
 
 
 def is_number(value: object) -> bool:
-    """Whether `value` is a plain real number (a bool is none)."""
+    """Return whether `value` is a plain real number (a bool is none)."""
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
@@ -59,7 +59,7 @@ WANTED_VALUE = "a value of a graph"
 
 
 def shown(given: object) -> str:
-    """An operand that is none, in one line."""
+    """Return the text of an object that is no operand, in one line."""
     shape = f" of shape {list(given.shape)}" if isinstance(given, np.ndarray) and given.shape else f" {given!r:.60}"
     return type(given).__name__ + shape
 
@@ -68,7 +68,7 @@ _written = lru_cache(maxsize=1)(inspect.signature)  # both functions below ask f
 
 
 def parameters_of(rule: Callable[..., Any]) -> tuple[Parameter, ...]:
-    """The parameters of a builder, from the signature of its rule."""
+    """Return the parameters of a builder, from the signature of its rule."""
     written = _written(rule)
     for p in written.parameters.values():
         if p.annotation is p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
@@ -98,7 +98,7 @@ class Spelled(str):
 
 
 def signature_of(rule: Callable[..., Any]) -> inspect.Signature:
-    """The call as people read it: every op gives a value, whatever its shape rule answers."""
+    """Return the call as people read it: every op gives a value, whatever its shape rule answers."""
     written = _written(rule)
     spelled = {"Extended": "float", "Values": "Sequence[Value]"}
     plain = [
@@ -115,7 +115,8 @@ def _required(annotation: Any) -> Any:
 
 
 def coerce(where: str, parameter: Parameter, value: Any) -> Any:
-    """An attribute as its annotation says, so that equal calls make equal nodes; floats in full (see `as_f32`)."""
+    """Convert an attribute to the type of its annotation, so that equal calls make equal nodes; floats in full (see
+    `as_f32`)."""
     kind, name = parameter.annotation, parameter.name
     if isinstance(value, AttrVar) or (value is None and parameter.default is None):
         return value

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, get_args, get_origin
+from typing import Any, Literal, TypedDict, Unpack, get_args, get_origin
 
 import numpy as np
 
@@ -30,9 +30,6 @@ from gdlab.op.parameter import (
     signature_of,
 )
 from gdlab.op.sample import Bad, Sample
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 Grad = Value | Callable[[], Value] | None
 Grads = tuple[Grad, ...]
@@ -243,7 +240,7 @@ class Op:
         return next((v.graph for v in operands if isinstance(v, Value)), None) or current_graph(self.name, graph)
 
     def rounded(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Attributes with numbers as float32 holds them, as all graphs have them but exact ones."""
+        """Round the numbers in attributes to float32, as all graphs have them but exact ones."""
         return attrs | {p.name: as_f32(self.name, p, attrs[p.name]) for p in self._floats} if self._floats else attrs
 
     def _remember(
@@ -257,7 +254,7 @@ class Op:
             self._known[key] = order, attrs, type
 
     def infer(self, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> TensorType:
-        """The type of the result, or the error that says what this op wants."""
+        """Return the type of the result, or raise the error that says what this op wants."""
         result = self._asking(self._infer, inputs, attrs)
         return result if isinstance(result, TensorType) else TensorType(result)
 
@@ -294,11 +291,11 @@ class Op:
         return operand == self.reads_blocks and FORMATS[dtype].axis == self.block_axis
 
     def operand_names(self, count: int) -> tuple[str, ...]:
-        """The names of `count` operands: `values0`, `values1`, … of an op that takes any number."""
+        """Return the names of `count` operands: `values0`, `values1`, … of an op that takes any number."""
         return tuple(f"{self.operands[0]}{i}" for i in range(count)) if self.variadic else self.operands
 
     def spread(self, operands: Sequence[Any]) -> tuple[Any, ...]:
-        """Operands as the rule, the reference and the gradient take them: of a variadic op all in one tuple."""
+        """Return operands as the rule, the reference and the gradient take them: of a variadic op all in one tuple."""
         return (tuple(operands),) if self.variadic else tuple(operands)
 
     def _asking(self, rule: Callable[..., Any], inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Any:
@@ -312,12 +309,13 @@ class Op:
             raise error from None
 
     def trace(self, types: tuple[TensorType, ...], attrs: Attrs, exact: bool = False) -> Graph:
-        """The body of a fused op on operands of these types: a graph whose first nodes are `var`s. `exact`: its numbers
-        keep all digits."""
+        """Return the body of a fused op on operands of these types: a graph whose first nodes are `var`s. `exact`: its
+        numbers keep all digits."""
         return _trace(self, types, attrs, exact)
 
     def variants(self) -> tuple[tuple[dict[str, Any], str], ...]:
-        """The rules that a fused op makes, as (attributes to fix, label): one for each value of a Literal attribute."""
+        """Return the rules that a fused op makes, as (attributes to fix, label): one for each value of a Literal
+        attribute."""
         if self.body is None or not self.label:
             return ()
         choice = next((p for p in self.attributes if get_origin(p.annotation) is Literal), None)
@@ -326,7 +324,7 @@ class Op:
         return tuple(({choice.name: v}, self.labels.get(v, self.label)) for v in get_args(choice.annotation))
 
     def pattern(self, **fixed: Any) -> PatternGraph:
-        """The body of a fused op as a pattern; attributes are `AttrVar`s, but for those in `fixed`."""
+        """Return the body of a fused op as a pattern; attributes are `AttrVar`s, but for those in `fixed`."""
         assert self.body is not None  # only fused ops have patterns
         with PatternGraph() as g:
             operands = [g.append("var", (), (("name", name),), g.untyped) for name in self.operands]
@@ -334,8 +332,8 @@ class Op:
         return g
 
     def reference(self, arrays: Sequence[Array], attrs: Mapping[str, Any], exact: bool = False) -> Array:
-        """The value in float64: the NumPy meaning, or of a fused op the meaning of its body, whose numbers are those of
-        kernels (float32), or where `exact` those that are written."""
+        """Return the value in float64: the NumPy meaning, or of a fused op the meaning of its body, whose numbers are
+        those of kernels (float32), or where `exact` those that are written."""
         if self.numpy is not None:
             with np.errstate(all="ignore"):
                 return np.asarray(self.numpy(*self.spread(arrays), **attrs))
@@ -490,7 +488,7 @@ COMMUTATIVE: set[str] = set()  # names of the ops in it that are
 
 
 def public_ops() -> Iterator[Op]:
-    """The ops that people call, by name."""
+    """Return the ops that people call, by name."""
     return (REGISTRY[n] for n in sorted(REGISTRY) if REGISTRY[n].kind != "private")
 
 
@@ -589,7 +587,6 @@ def unregister(name: str) -> None:
     """Remove an op from the registry (ops of gdlab itself included: for tests and for trying things out)."""
     REGISTRY.pop(name, None)
     COMMUTATIVE.discard(name)
-    _METHODS.pop(name, None)
 
 
 def _register(new: Op) -> Op:
@@ -598,32 +595,21 @@ def _register(new: Op) -> Op:
         raise GraphError("op", "name", repr(new.name), "a name that no op of gdlab has")
     REGISTRY[new.name] = new
     (COMMUTATIVE.add if new.commutative else COMMUTATIVE.discard)(new.name)
-    if new.operands and new.kind != "private":
-        _METHODS[new.name] = new
     return new
 
 
 # methods of a Value ---------------------------------------------------------------------------------------------------
-_METHODS: dict[str, Callable[..., Any]] = {}
-
-
-def value_method(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator: make a plain function over values a method of `Value` too."""
-    _METHODS[function.__name__] = function
-    return function
-
-
 def method_of(value: Value, name: str) -> Callable[..., Any]:
-    """Return the op or function `name` with its first operand bound; `AttributeError` for another name."""
-    method = _METHODS.get(name)
-    if method is None:
+    """Return the op `name` with its first operand bound; `AttributeError` for a name that is no op on values."""
+    op = REGISTRY.get(name)
+    if op is None or not op.operands or op.kind == "private":
         raise AttributeError(f"Value has no method {name!r}; ops are listed by `python -m gdlab ops`")
-    return partial(method, value)
+    return partial(op, value)
 
 
 def value_dir(value: Value) -> list[str]:
     """Return the attributes of a value, the ops among them."""
-    return [*object.__dir__(value), *_METHODS]
+    return [*object.__dir__(value), *(op.name for op in public_ops() if op.operands)]
 
 
 _NODE_BYTES = 1500  # of a traced body, its values and its place in the cache

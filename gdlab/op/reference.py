@@ -38,7 +38,7 @@ H = 1e-6
 
 # values ---------------------------------------------------------------------------------------------------------------
 def evaluate(graph: Graph, feeds: Mapping[str, Any], hook: Hook | None = None, exact: bool = False) -> Values:
-    """The value of every node, id -> float64 array (u32 tensors stay integers).
+    """Return the value of every node, id -> float64 array (u32 tensors stay integers).
 
     `feeds` holds every input and parameter by name, in any shape with the right number of elements; each is rounded to
     f32 first. `hook(node, value)` is called after each node. `exact`: numbers in the bodies of fused ops keep all
@@ -89,7 +89,7 @@ def node_value(node: Node, values: Values, fed: Mapping[str, Array], exact: bool
 
 # error scales ---------------------------------------------------------------------------------------------------------
 def magnitudes(graph: Graph, values: Values) -> Values:
-    """The error scale m of every element: what a relative rounding error of all that went into it adds up to.
+    """Return the error scale m of every element: what a relative rounding error of all that went into it adds up to.
 
     Sums of products: the op on absolute values, Σ|a·b|; elementwise ops: Σ |∂f/∂x|·m(x), at least |f|; the rest selects
     or moves what its operands had. Where a value is not finite m is 0.
@@ -109,7 +109,7 @@ def finite_or_zero(m: Array) -> Array:
 
 
 def error_scale(op: Op | None, arrays: Sequence[Array], ms: Sequence[Array], attrs: Attrs, out: Array) -> Array:
-    """The error scale of one result, by what kind of kernel makes it."""
+    """Return the error scale of one result, by what kind of kernel makes it."""
     if out.dtype == u32.numpy:  # an integer is right or wrong
         return np.zeros(out.shape)
     size = np.abs(np.asarray(out, np.float64))
@@ -201,7 +201,8 @@ def tolerance(m: Array, rtol: float, floor: float = 1e-3) -> Array:
 
 
 def compare(got: Any, want: Any, m: Any, rtol: float, floor: float = 1e-3, doubt: Any = 0.0) -> str | None:
-    """None where |got − want| ≤ rtol · (m + floor · max m) + doubt everywhere, else what failed and where it is worst.
+    """Return None where |got − want| ≤ rtol · (m + floor · max m) + doubt everywhere, else what failed and where it is
+    worst.
 
     Values that are not finite must be equal in kind and sign; values below 1.2e-38 count as 0.
     """

@@ -48,7 +48,7 @@ class Sample:
             object.__setattr__(self, name, value)
 
     def arrays(self, seed: int = 0) -> list[Array]:
-        """The operands as float64 arrays that float32 holds exactly; those of indices as uint32."""
+        """Return the operands as float64 arrays that float32 holds exactly; those of indices as uint32."""
         rng = np.random.default_rng(seed)
         out: list[Array] = []
         for i, shape in enumerate(self.shapes):

@@ -38,7 +38,7 @@ class DerivedParam:
     transform: Literal["concat"] = "concat"
 
     def part(self, source: str, buffer: int) -> SourceRange:
-        """The range of a source, where the whole lies in `buffer`."""
+        """Return the range of a source, where the whole lies in `buffer`."""
         start = 0
         for name, extent in self.sources:
             if name == source:
@@ -48,8 +48,8 @@ class DerivedParam:
 
 
 def derived_of(graph: Graph) -> dict[int, DerivedParam]:
-    """The derived parameters by node: `packed` nodes whose operands are different parameters, each read here alone and
-    no output."""
+    """Return the derived parameters by node: `packed` nodes whose operands are different parameters, each read here
+    alone and no output."""
     nodes: Sequence[Node] = graph._nodes
     packing = ops_that(lambda op: op.packing == "storage", nodes)
     packs = [n for n in nodes if n.op in packing]
@@ -90,7 +90,8 @@ def _record(node: Node, sources: Sequence[Node], taken: set[str]) -> DerivedPara
 
 
 def stored_parameters(graph: Graph) -> tuple[tuple[int, str], ...]:
-    """(node, name) of what has a buffer of its own: parameters, with a derived one in place of its sources, by node."""
+    """Return (node, name) of each parameter that has a buffer of its own: parameters, with a derived one in place of
+    its sources, by node."""
     derived = derived_of(graph)
     inside = {i for id in derived for i in graph._nodes[id].inputs}
     plain = [(n.id, n.name) for n in graph._nodes if n.op == "parameter" and n.id not in inside]
@@ -123,13 +124,14 @@ def _in_parameters(graph: Graph) -> dict[int, tuple[int, int]]:
 
 
 def written_in_place(graph: Graph) -> dict[int, int]:
-    """The cache writes whose cache is a parameter, or what an earlier one left there -> that parameter, by node."""
+    """Return the parameter of each cache write, by node: its cache is the parameter, or what an earlier write left
+    there."""
     return {id: home for id, (home, by) in _in_parameters(graph).items() if id == by != home}
 
 
 def check_caches(graph: Graph, where: str) -> None:
-    """`GraphError` where anything but its cache write reads what that overwrites in place: it would see old rows or new
-    ones, as the order of dispatches happens to be."""
+    """Raise `GraphError` where anything but its cache write reads what that overwrites in place: it would see old rows
+    or new ones, as the order of dispatches happens to be."""
     homes, nodes = _in_parameters(graph), graph._nodes
     over: dict[int, int] = {}  # what put a value there -> the first write over it
     for id, (home, by) in homes.items():
@@ -150,7 +152,7 @@ def check_caches(graph: Graph, where: str) -> None:
 
 
 def trained_parameters(graph: Graph) -> tuple[tuple[int, str], ...]:
-    """Of `stored_parameters` what is trained: f32 (a storage dtype is not updated), and no cache."""
+    """Return those of `stored_parameters` that are trained: f32 (a storage dtype is not updated), and no cache."""
     caches = set(written_in_place(graph).values())
     return tuple(
         (id, name) for id, name in stored_parameters(graph) if graph._nodes[id].type.dtype is f32 and id not in caches

@@ -31,8 +31,8 @@ _TOKEN = re.compile(rf"({_STRING})|%(\d+)")
 
 
 def attr_text(value: Attr) -> str:
-    """One attribute as people read it; floats with the fewest digits that give the same f32 (of a graph that is exact,
-    the same float64), infinities as 1e999."""
+    """Return the text of one attribute as people read it; floats with the fewest digits that give the same f32 (of a
+    graph that is exact, the same float64), infinities as 1e999."""
     if isinstance(value, float):
         if np.isinf(value):
             return "1e999" if value > 0 else "-1e999"
@@ -51,7 +51,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def attrs_text(node: Node, value: Callable[[Attr], str] = attr_text) -> str:
-    """The attributes as keywords, `eps=1e-05, axis=1`; of a leaf its name alone."""
+    """Return the attributes as keywords, `eps=1e-05, axis=1`; of a leaf its name alone."""
     if node.op in ("input", "parameter"):
         declared = [f"init={attr_text(v)}" for key, v in node.attrs if key == "init"]
         return ", ".join([quoted(node.attr("name")), *declared])
@@ -83,7 +83,7 @@ def _named_fill(n: Node) -> bool:
 
 
 def parse(text: str) -> Graph:
-    """The graph that `graph.text()` spelled; `LoadError` names the first line that is none."""
+    """Return the graph that `graph.text()` spelled; `LoadError` names the first line that is none."""
     if not isinstance(text, str):
         raise LoadError("text", "text", type(text).__name__, "the str that graph.text() gives")
     graph = Graph()
@@ -158,15 +158,15 @@ _MOST_SPELLED = 64  # elements of a constant that are written as numbers
 
 
 def to_python(graph: Graph) -> str:
-    """The body of a `%%graph` cell that builds the same graph, with the same ids, names and outputs. `GraphError` for a
-    derivative: a cell declares no gradients."""
+    """Return the body of a `%%graph` cell that builds the same graph, with the same ids, names and outputs.
+    `GraphError` for a derivative: a cell declares no gradients."""
     if graph.num_param_grad_outputs:
         raise GraphError("to_python", "graph", "one with gradients", "a graph as it is written")
     return _Python(graph).text()
 
 
 def to_cell(graph: Graph, name: str = "", train: bool = False) -> str:
-    """A whole `%%graph` cell that builds the same graph under a name; `GraphError` as for `to_python`."""
+    """Return a whole `%%graph` cell that builds the same graph under a name; `GraphError` as for `to_python`."""
     named = name if name.isidentifier() and not keyword.iskeyword(name) else ""
     return " ".join(filter(None, ["%%graph", named, "--train" if train else ""])) + "\n" + to_python(graph)
 
@@ -184,7 +184,7 @@ class _Python:
             self.readers[id] += 1  # an output twice: it is never written in place
 
     def text(self) -> str:
-        """The whole cell."""
+        """Return the whole cell."""
         for node in self.graph:
             text = self._call(node)
             leaf = node.op in ("input", "parameter")

@@ -25,7 +25,6 @@ from gdlab.op import (
     axes_of,
     elementwise,
     op,
-    value_method,
     want,
 )
 from gdlab.op.numpy_form import KernelBuilder, KernelConstants
@@ -112,7 +111,6 @@ def _along(x: Value, start: int, stop: int, axis: int) -> Value:
     return x if (start, stop) == (0, x.shape[axis]) else slice(x, starts, stops)
 
 
-@value_method
 @whole
 def split(x: Value, sizes: Sequence[int], axis: int) -> tuple[Value, ...]:
     """The parts of these sizes along an axis, as a tuple: any[..., a + b, ...] -> any[..., a, ...], any[..., b, ...].

@@ -89,7 +89,7 @@ class DataLoader:
     @classmethod
     def with_streams(cls, streams: Sequence[InputStream], batch_size: int) -> DataLoader:
         """A loader of streams that carry the names of the graph's inputs."""
-        loader = object.__new__(cls)
+        loader = cls.__new__(cls)
         loader._begin(streams, batch_size)
         return loader
 

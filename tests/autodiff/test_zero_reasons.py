@@ -1,4 +1,4 @@
-"""Why a gradient is zero, and why a step of the derivative has no cotangent: said, and said rightly."""
+"""The reasons why a gradient is zero and a step of the derivative has no cotangent are given, and are right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tensor holds, in numbers: against NumPy, with what is not finite, at the borders."""
+"""The summary of a tensor's elements: against NumPy, with what is not finite, at the borders."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_an_op_of_the_active_entries_or_a_refusal(op: Op) -> None:
 
 
 def failure(case: BucketCase) -> str | None:
-    """What is wrong in a case, `""` where nothing is, None where it is refused."""
+    """Return the fault of a case: `""` where there is none, None where the case is refused."""
     bounded = try_bounded(case)
     if bounded is None:
         return None

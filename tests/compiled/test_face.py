@@ -1,4 +1,4 @@
-"""What a compiled graph offers: the original's methods, capabilities, no method that does nothing (C-29, C-30)."""
+"""The face of a compiled graph: the original's methods, capabilities, no method that does nothing (C-29, C-30)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes steps, sessions and recordings fast changes nothing: the same values, the same errors, whole steps."""
+"""The fast paths of steps, sessions and recordings change nothing: the same values, the same errors, whole steps."""
 
 from __future__ import annotations
 

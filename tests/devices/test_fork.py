@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -12,7 +11,11 @@ from machine import needs
 
 from gdlab.devices.cpu.cpu_queue import CpuQueue
 
-pytestmark = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork on this system")
+
+@pytest.fixture(autouse=True)
+def _posix() -> None:
+    needs("posix")
+
 
 SCRIPT = """
 import multiprocessing, sys, warnings
@@ -56,7 +59,7 @@ def forked(run):
 
 
 def output_of(body: str) -> str:
-    """What a parent and its forked child print."""
+    """Return the lines that a parent and its forked child print."""
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT + body]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

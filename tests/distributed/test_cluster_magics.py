@@ -7,28 +7,20 @@ from typing import Any
 
 import pytest
 from engines import batches, regression
-from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from machine import needs
-
-from gdlab.study.study import Study
+from shells import fresh_shell
 
 
 @pytest.fixture
 def shell() -> Iterator[Any]:
-    InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance(colors="nocolor")
-    shell.run_line_magic("load_ext", "gdlab")
-    yield shell
-    shell.run_line_magic("unload_ext", "gdlab")
-    for value in list(shell.user_ns.values()):
-        if isinstance(value, Study):
-            value.close()
-    InteractiveShell.clear_instance()
+    with fresh_shell(colors="nocolor") as shell:
+        shell.run_line_magic("load_ext", "gdlab")
+        yield shell
 
 
 def said(shell: Any, text: str) -> str:
-    """What a cell prints and displays as text."""
+    """Run a cell; all that it prints and displays, as text."""
     with capture_output() as out:
         shell.run_cell(text, store_history=True)
     return out.stdout + out.stderr + "".join(str(o.data.get("text/plain", "")) for o in out.outputs)

@@ -217,7 +217,7 @@ def test_a_tape_of_many_tensors_names_the_first() -> None:
 
 
 class Injected(Exception):
-    """What a call of the queue raises in these tests."""
+    """The error that a call of the queue raises in these tests."""
 
 
 QUEUE = ("make", "write", "read", "bind", "set_scalars", "submit", "recorded")

@@ -1,4 +1,4 @@
-"""What a warm op costs beside its kernel, and what an op that is called for the first time costs beside that."""
+"""The cost of a warm op beside its kernel, and that of an op's first call beside a warm one."""
 
 from __future__ import annotations
 

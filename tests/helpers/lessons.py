@@ -9,14 +9,12 @@ from typing import Any
 
 import nbformat
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from nbformat import NotebookNode
 from places import NOTEBOOKS
-from shells import told
+from shells import fresh_shell, told
 
 from gdlab.rewrite import RULES
-from gdlab.study.study import Study
 
 WITHOUT_PICTURE = re.compile(r"--quiet|^%graph_(check|trace|watch)")
 LESSONS = ("chain_rule", "fusion", "bytes", "tape")
@@ -31,16 +29,10 @@ def read(name: str) -> NotebookNode:
 def lesson_shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.syspath_prepend(NOTEBOOKS)  # a kernel finds what stands beside its notebook
     monkeypatch.chdir(Path.cwd())  # a notebook may go to a folder of its own
-    InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance()
     theirs, removed = dict(RULES._theirs), set(RULES._removed)
-    yield shell
-    shell.run_line_magic("unload_ext", "gdlab")
+    with fresh_shell() as shell:
+        yield shell
     RULES._theirs, RULES._removed = theirs, removed
-    for value in list(shell.user_ns.values()):
-        if isinstance(value, Study):
-            value.close()
-    InteractiveShell.clear_instance()
 
 
 def run_lesson(shell: Any, name: str) -> tuple[list[str], dict[str, Any]]:

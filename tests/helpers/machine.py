@@ -88,6 +88,7 @@ THINGS: dict[str, tuple[Callable[[], object], str]] = {
     "chromium": (chromium, "Chromium on PATH or in CHROMIUM"),
     "mpi": (mpi, 'pip install "gdlab[distributed]"'),
     "typescript": (typescript, "Node, and what `make front` installs"),
+    "posix": (lambda: os.name == "posix", "Linux or macOS: fork, named pipes, links, signals"),
 }
 IMPLIED = {"lavapipe": "wgpu", "gpu": "wgpu"}
 

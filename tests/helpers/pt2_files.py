@@ -55,7 +55,7 @@ def meta(array: np.ndarray, requires_grad: bool = False) -> dict[str, Any]:
 
 def node(target: str, inputs: Mapping[str, Any], outputs: Sequence[str], line: int = 0) -> dict[str, Any]:
     """One call: `target` such as "aten.relu.default", arguments by name, the names of results."""
-    trace = f'File "/home/me/net.py", line {line}, in forward\n    y = line_{line}(x)\n'
+    trace = f'File "models/net.py", line {line}, in forward\n    y = line_{line}(x)\n'
     stack = "L__self__,,net.Net;L__self___body,body.0,net.Part"
     named = [{"name": name, "arg": argument(value), "kind": 1} for name, value in inputs.items()]
     made = [{"as_tensor": {"name": name}} for name in outputs]

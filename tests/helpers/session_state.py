@@ -6,9 +6,12 @@ import hashlib
 from typing import Any
 
 import numpy as np
+import pytest
 
 from gdlab import ops
 from gdlab.devices.base import owner
+from gdlab.devices.cpu import cpu_device
+from gdlab.devices.wgpu import wgpu_device
 from gdlab.graph import Graph
 from gdlab.session import Session
 
@@ -38,6 +41,12 @@ def fitted(session: Session) -> Session:
 def download(session: Session, buffer: int) -> Any:
     """A buffer of the plan, or of the update, as it is on the device now."""
     return owner().call(lambda: session.loaded.program.download(buffer))
+
+
+def set_free_bytes(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
+    """Let every device find so many bytes free, an adapter with memory of its own too, which does not tell."""
+    monkeypatch.setattr(cpu_device, "free_bytes", lambda: nbytes)
+    monkeypatch.setattr(wgpu_device.Gpu, "free_bytes", lambda gpu: nbytes)
 
 
 def state_of(session: Session) -> tuple[object, ...]:

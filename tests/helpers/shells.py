@@ -1,5 +1,9 @@
 """Run cells in a real IPython shell with gdlab loaded, and complete text as it does."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
@@ -17,17 +21,27 @@ cross_entropy_loss(z, y)
 GATED = BODY.replace("z = h @", "h = h * sigmoid(h)\nz = h @")
 
 
+@contextmanager
+def fresh_shell(**traits: Any) -> Iterator[InteractiveShell]:
+    """Open a shell in which nothing was run; at the end unload gdlab and close the studies that its variables hold."""
+    InteractiveShell.clear_instance()
+    shell = InteractiveShell.instance(**traits)
+    try:
+        yield shell
+    finally:
+        shell.run_line_magic("unload_ext", "gdlab")
+        for value in list(shell.user_ns.values()):
+            if isinstance(value, Study):
+                value.close()
+        InteractiveShell.clear_instance()
+
+
 @pytest.fixture
-def shell():
-    InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance()
-    shell.run_line_magic("load_ext", "gdlab")
-    yield shell
-    shell.run_line_magic("unload_ext", "gdlab")
-    for value in list(shell.user_ns.values()):
-        if isinstance(value, Study):
-            value.close()
-    InteractiveShell.clear_instance()
+def shell() -> Iterator[InteractiveShell]:
+    """A fresh shell with gdlab loaded; a test module's own fixture of this name may take it and put variables in it."""
+    with fresh_shell() as shell:
+        shell.run_line_magic("load_ext", "gdlab")
+        yield shell
 
 
 def run(shell, text):
@@ -35,6 +49,12 @@ def run(shell, text):
     with capture_output() as out:
         result = shell.run_cell(text, store_history=True)
     return out, result.error_in_exec or result.error_before_exec
+
+
+def run_for_text(shell: InteractiveShell, text: str) -> tuple[str, list[Any]]:
+    """Run a cell; the text that it prints with its error behind it, and its outputs."""
+    out, error = run(shell, text)
+    return out.stdout + out.stderr + ("" if error is None else str(error)), out.outputs
 
 
 def told(out):

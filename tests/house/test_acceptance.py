@@ -1,4 +1,4 @@
-"""Where each row of the acceptance (D1–D10, N1–N5, B1–B16 of the specification of views, section 16) is proved."""
+"""The tests that prove each row of the acceptance (D1–D10, N1–N5, B1–B16 of the specification of views, section 16)."""
 
 from __future__ import annotations
 

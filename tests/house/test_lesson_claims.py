@@ -31,7 +31,7 @@ def differentiated(document: Document, key: str) -> Any:
 
 
 def kept_by(document: Document, key: str, op: str) -> list[tuple[str, int]]:
-    """What the rules of all nodes of this op read again: the op and name of each, and its bytes."""
+    """Return the nodes that the gradient rules of this op's nodes read again: op and name of each, and its bytes."""
     number = differentiated(document, key)
     one = document.data["passes"][number]
     before, after = document.nodes(one["from"]), document.nodes(one["to"])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks import peers
+from benchmarks.peer_jax import Jax
 from benchmarks.peer_models import CASES, ByHand, PeerCase
 from gdlab import models
 
@@ -28,13 +28,8 @@ def losses(runner: Any, steps: int = 4) -> list[float]:
 
 
 def others(name: str) -> dict[str, Any]:
-    """Everybody who can run here; JAX is no requirement."""
-    found: dict[str, Any] = {"by hand": ByHand} if name == "mlp" else {}
-    if importlib.util.find_spec("jax"):
-        from benchmarks.peer_jax import Jax
-
-        found["jax"] = Jax
-    return found
+    """The peers of a network by name: NumPy by hand for the small one, and JAX."""
+    return {"by hand": ByHand, "jax": Jax} if name == "mlp" else {"jax": Jax}
 
 
 @pytest.mark.parametrize("rule", ["SGD", "Adam"])

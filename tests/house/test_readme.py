@@ -1,4 +1,4 @@
-"""What the README tells people to type works."""
+"""Everything that the README tells people to type works."""
 
 from __future__ import annotations
 

@@ -249,11 +249,6 @@ def test_an_imported_test_is_seen() -> None:
     assert imported_tests("from gdlab.ops import test_like\nfrom plans import test_plan") == []
 
 
-def test_every_path_that_the_page_names_exists() -> None:
-    page = (REPO / "docs" / "architecture.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py)?|[a-z_]+\.py)`", page))
-    inner = {"cpu/": "devices/cpu", "wgpu/": "devices/wgpu", "run/": "session/run"}  # a row names them after its room
-    places = [(path, (PACKAGE / inner.get(path, path), REPO / path)) for path in sorted(named)]
-    assert len(named) > 50 and [path for path, known in places if not any(p.exists() for p in known)] == []
-    glossary = page.partition("## Words of our own")[2]
+def test_the_glossary_is_short() -> None:
+    glossary = (REPO / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Words of our own")[2]
     assert 15 <= len(re.findall(r"^\| \w", glossary, re.MULTILINE)) - 1 <= 40

@@ -17,7 +17,7 @@ from gdlab.view.text.doctor import doctor_text
 
 
 def terminal(shell: Any, line: str) -> str:
-    """What a terminal shows of a line."""
+    """Return the text that a terminal shows of a line."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         shell.run_cell(line)
     return out.getvalue()

@@ -1,4 +1,4 @@
-"""What the compiler's panes ask of the kernel: each command does what Python does, and says what is wrong with it."""
+"""Commands of the compiler's panes to the kernel: each does what Python does, and says what is wrong with it."""
 
 from __future__ import annotations
 

@@ -7,15 +7,13 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 from language_models import llama_folder
-from shells import run, shell  # noqa: F401
+from shells import run
 
 import gdlab as gd
 from gdlab.generate import tokens
 
 
-def test_a_cell_has_one_line_that_is_replaced(
-    shell: InteractiveShell, tmp_path: Path, monkeypatch: Any  # noqa: F811
-) -> None:  # fmt: skip
+def test_a_cell_has_one_line_that_is_replaced(shell: InteractiveShell, tmp_path: Path, monkeypatch: Any) -> None:
     sent: list[tuple[str, str]] = []
 
     def publish(data: Any, *args: Any, update: bool = False, **more: Any) -> None:

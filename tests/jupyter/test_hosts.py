@@ -1,5 +1,5 @@
-"""What a person meets besides a quiet notebook, in JupyterLab and in Notebook 7: a reload or a restart in mid-run, two
-tabs, no kernel, no trust, no extension."""
+"""Disturbances that a person meets in JupyterLab and in Notebook 7: a reload or a restart in mid-run, two tabs, no
+kernel, no trust, no extension."""
 
 from __future__ import annotations
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.utils.capture import capture_output
-
-import gdlab as gd
+from shells import run_for_text
 
 
 def loss(parameters: Any, x: Any) -> Any:
@@ -21,31 +18,16 @@ def loss(parameters: Any, x: Any) -> Any:
 
 
 @pytest.fixture
-def shell() -> Iterator[InteractiveShell]:
-    InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance()
-    shell.run_line_magic("load_ext", "gdlab")
+def shell(shell: InteractiveShell) -> InteractiveShell:
     rng = np.random.default_rng(0)
     layer = {"up": (4, 6), "bias": (6,), "down": (6, 4)}
     layers = [{n: rng.normal(size=s).astype(np.float32) for n, s in layer.items()} for _ in range(2)]
     shell.push({"loss": loss, "parameters": {"layers": layers}, "x": np.ones((3, 4), np.float32), "number": 3})
-    yield shell
-    shell.run_line_magic("unload_ext", "gdlab")
-    for value in list(shell.user_ns.values()):
-        if isinstance(value, gd.Study):
-            value.close()
-    InteractiveShell.clear_instance()
-
-
-def run(shell: InteractiveShell, text: str) -> Any:
-    with capture_output() as out:
-        result = shell.run_cell(text, store_history=True)
-    error = result.error_in_exec or result.error_before_exec
-    return out.stdout + out.stderr + ("" if error is None else str(error)), out.outputs
+    return shell
 
 
 def test_a_function_opens_by_the_paths_of_its_parameters_and_trains(shell: InteractiveShell) -> None:
-    text, outputs = run(shell, "%graph loss --like parameters,x --train --device cpu")
+    text, outputs = run_for_text(shell, "%graph loss --like parameters,x --train --device cpu")
     assert "loss_graph = the study of loss" in text and len(outputs) == 1
     study = shell.user_ns["loss_graph"]
     assert {"layers.0", "layers.1"} <= set(study.doc.data["stages"][0]["groups"]["label"]["words"])
@@ -53,7 +35,7 @@ def test_a_function_opens_by_the_paths_of_its_parameters_and_trains(shell: Inter
     study.step()
     wanted = float(loss(shell.user_ns["parameters"], shell.user_ns["x"]))
     assert study.train and study.session.read_loss() == pytest.approx(wanted, rel=1e-5)
-    text, outputs = run(shell, "import gdlab; gdlab.show(loss, like=(parameters, x))")
+    text, outputs = run_for_text(shell, "import gdlab; gdlab.show(loss, like=(parameters, x))")
     assert len(outputs) == 1, text
 
 
@@ -63,5 +45,5 @@ def test_what_is_no_function_is_said(shell: InteractiveShell) -> None:
         ("%graph loss --like parameters,z", "--like: given z, wanted a variable of this notebook"),
         ("%graph loss --like x", "load_jax: loss: given"),
     ):
-        text, outputs = run(shell, line)
+        text, outputs = run_for_text(shell, line)
         assert message in text and not outputs, line

@@ -29,7 +29,7 @@ TOUR = NOTEBOOKS / "tour.ipynb"
 
 
 def state(page: Page) -> dict[str, object]:
-    """What the kernel itself says of the study, asked beside the busy cell's own answer."""
+    """Return what the kernel itself says of the study, beside the busy cell's own answer."""
     return json.loads(cell(page, -1).locator(".jp-OutputArea-output").last.inner_text())
 
 

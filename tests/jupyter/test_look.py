@@ -1,4 +1,4 @@
-"""How the page looks and moves: what is met first, what stays in place, names in every script, forced colours."""
+"""Looks and motion of the page: what is met first, what stays in place, names in every script, forced colours."""
 
 from __future__ import annotations
 
@@ -395,7 +395,7 @@ COLOURS = """() => {
 
 @pytest.mark.parametrize("tab", TABS)
 def test_forced_colours_show_what_is_selected_in_every_tab(page: Page, tab: str) -> None:
-    """What is lit has an outline or a stroke of the system's highlight, and words are in the system's colours."""
+    """All that is lit has an outline or a stroke of the system's highlight, and words are in the system's colours."""
     page.emulate_media(forced_colors="active")
     live(page, trained())
     page.evaluate("tell(metrics(1, 7, [[6, 0.6], [7, 0.5]]))")

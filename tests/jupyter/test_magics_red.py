@@ -1,17 +1,16 @@
-"""What a notebook's person types wrongly, and what is said of it: one line, with the place and what to do."""
+"""Mistakes that a person types in a notebook: each is answered by one line, with the place and what to do."""
 
 from __future__ import annotations
 
 import _thread
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from IPython.core.completer import provisionalcompleter
-from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 import gdlab as gd
@@ -19,19 +18,6 @@ from gdlab.jupyter.cell import is_users
 from gdlab.study.study import Study
 
 SMALL = "x = input('x', (2, 3))\nw = parameter('w', (3, 4))\nrelu(x @ w).mean_all()"
-
-
-@pytest.fixture
-def shell() -> Iterator[Any]:
-    InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance()
-    shell.run_line_magic("load_ext", "gdlab")
-    yield shell
-    shell.run_line_magic("unload_ext", "gdlab")
-    for value in list(shell.user_ns.values()):
-        if isinstance(value, Study):
-            value.close()
-    InteractiveShell.clear_instance()
 
 
 def said(shell: Any, text: str) -> list[str]:

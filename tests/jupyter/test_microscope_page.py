@@ -127,7 +127,7 @@ def painted(glass: Locator) -> list[float]:
 
 
 def bytes_of(found: Any) -> list[float]:
-    """What the tints should be: against zero, in sixteenths."""
+    """Return the tints that are right: against zero, in sixteenths."""
     small = found.summary.thumbnail
     most = max(-small.low, small.high)
     values = [small.low + b / 254 * (small.high - small.low) for b in small.data]

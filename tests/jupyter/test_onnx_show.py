@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ from IPython.utils.capture import capture_output
 from onnx import helper
 from onnx_models import model
 from safetensors.numpy import save_file
+from shells import run
 
 import gdlab as gd
 from gdlab.jupyter.display import MIME
@@ -21,30 +20,11 @@ W = np.arange(6, dtype=np.float32).reshape(3, 2)
 
 
 @pytest.fixture
-def shell() -> Iterator[InteractiveShell]:
-    InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance()
-    shell.run_line_magic("load_ext", "gdlab")
-    yield shell
-    shell.run_line_magic("unload_ext", "gdlab")
-    for value in list(shell.user_ns.values()):
-        if isinstance(value, gd.Study):
-            value.close()
-    InteractiveShell.clear_instance()
-
-
-@pytest.fixture
 def file(tmp_path: Path) -> Path:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
     path = tmp_path / "my-net.onnx"
     path.write_bytes(model(nodes, {"x": np.ones((4, 3), np.float32)}, {"w": W}, ["y"]))
     return path
-
-
-def run(shell: InteractiveShell, text: str) -> tuple[Any, Any]:
-    with capture_output() as out:
-        result = shell.run_cell(text, store_history=True)
-    return out, result.error_in_exec or result.error_before_exec
 
 
 def test_a_model_opens_as_a_study_with_its_weights(shell: InteractiveShell, file: Path) -> None:

@@ -397,7 +397,7 @@ def test_every_kernel_is_what_a_browser_takes_for_wgsl(webgpu: Browser, tmp_path
 def test_the_networks_of_every_lesson_open_and_step_from_disk(
     webgpu: Browser, lesson_shell: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What `make pages` writes, in one browser; the networks of few kernels also step."""
+    """The pages that `make pages` writes, in one browser; the networks of few kernels also step."""
     monkeypatch.syspath_prepend(NOTEBOOKS)
     pages, looks = importlib.import_module("pages"), importlib.import_module("measured_pages")
     monkeypatch.chdir(NOTEBOOKS)

@@ -1,4 +1,4 @@
-"""What stands beside the pictures: the overview, bytes on edges; and copies as PNG and as a `%%graph` cell."""
+"""The tools beside the pictures: the overview, bytes on edges; and copies as PNG and as a `%%graph` cell."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ GROUND = "() => getComputedStyle(document.querySelector('.gd-frame')).background
 
 
 def png_of(page: Page) -> Any:
-    """What is in a PNG of the page: without a clipboard it is a file."""
+    """Copy the picture as a PNG, which is a file where there is no clipboard, and read it."""
     with page.expect_download() as download:
         page.locator('[data-command="copy"]').select_option("PNG")
     assert download.value.suggested_filename.endswith(".png")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from pretrained_folders import PROMPT, folder_of, tensors_of
+from shells import run_for_text
 
 import gdlab as gd
 from gdlab.__main__ import main
@@ -17,31 +17,11 @@ from gdlab.__main__ import main
 ASSUMED = "a prompt of 64 positions is assumed; --dims length=64 sets it"
 
 
-@pytest.fixture
-def shell() -> Iterator[InteractiveShell]:
-    InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance()
-    shell.run_line_magic("load_ext", "gdlab")
-    yield shell
-    shell.run_line_magic("unload_ext", "gdlab")
-    for value in list(shell.user_ns.values()):
-        if isinstance(value, gd.Study):
-            value.close()
-    InteractiveShell.clear_instance()
-
-
-def run(shell: InteractiveShell, text: str) -> str:
-    with capture_output() as out:
-        result = shell.run_cell(text, store_history=True)
-    error = result.error_in_exec or result.error_before_exec
-    return out.stdout + out.stderr + ("" if error is None else str(error))
-
-
 def test_a_folder_opens_by_its_modules_with_its_weights(
     shell: InteractiveShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = folder_of("qwen3", tmp_path / "Qwen3-0.1")
-    assert f"Qwen3_0_1 = the study of {folder}" in run(shell, f"%graph {folder}/ --dims length={PROMPT}")
+    assert f"Qwen3_0_1 = the study of {folder}" in run_for_text(shell, f"%graph {folder}/ --dims length={PROMPT}")[0]
     study = shell.user_ns["Qwen3_0_1"]
     groups = study.doc.data["stages"][0]["groups"]
     assert {"layers.0", "layers.1", "self_attn", "mlp"} <= set(groups["label"]["words"])
@@ -49,14 +29,14 @@ def test_a_folder_opens_by_its_modules_with_its_weights(
     name = "model.layers.0.self_attn.q_proj.weight"
     np.testing.assert_array_equal(study.weights[name], tensors_of("qwen3")[name].T)
     monkeypatch.chdir(tmp_path)
-    assert "the study of Qwen3-0.1" in run(shell, "%graph Qwen3-0.1/")
+    assert "the study of Qwen3-0.1" in run_for_text(shell, "%graph Qwen3-0.1/")[0]
     assert [note["text"] for note in shell.user_ns["Qwen3_0_1"].doc.data["notes"]] == [ASSUMED]
     for line, message in (
         (f"%graph {folder} --dims seq=4", "--dims: given seq=4, wanted length=N, the positions of a language model"),
         (f"%graph {tmp_path}", "given a folder, wanted the file of a document or model"),
         (f"%graph {folder_of('qwen3', tmp_path / 'bad', model_type='rwkv')}", "model_type: given 'rwkv', wanted one"),
     ):
-        assert message in run(shell, line), line
+        assert message in run_for_text(shell, line)[0], line
 
 
 def test_show_and_explain_take_a_folder(

@@ -1,16 +1,14 @@
-"""What a suspicious reader tried: option values, refusals that change nothing, `gdlab.show`, JSON of text twins."""
+"""Attempts of a suspicious reader: option values, refusals that change nothing, `gdlab.show`, JSON of text twins."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import networks
 import numpy as np
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 from shells import BODY, run, told
 
 import gdlab as gd
@@ -23,17 +21,9 @@ from gdlab.view.ask.slices import view_slice
 
 
 @pytest.fixture
-def shell() -> Iterator[Any]:
-    InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance()
-    shell.run_line_magic("load_ext", "gdlab")
+def shell(shell: Any) -> Any:
     run(shell, f"%%graph mlp --train --quiet --device cpu\n{BODY}")
-    yield shell
-    shell.run_line_magic("unload_ext", "gdlab")
-    for value in list(shell.user_ns.values()):
-        if isinstance(value, Study):
-            value.close()
-    InteractiveShell.clear_instance()
+    return shell
 
 
 def said(shell: Any, line: str) -> str:

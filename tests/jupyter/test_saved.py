@@ -1,4 +1,4 @@
-"""What a saved notebook weighs: ten graphs of 60 nodes within 2.5 MB, a few KB of widget state each."""
+"""The size of a saved notebook: ten graphs of 60 nodes within 2.5 MB, a few KB of widget state each."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def tell(page: Page, frame: int, **more: Any) -> None:
 
 
 def pulses(page: Page, frame: int, at: int) -> int:
-    """How many bars begin to pulse with a frame: counted as they come, for they go again."""
+    """Count the bars that begin to pulse with a frame, as they come, for they go again."""
     page.evaluate(
         """() => {
           window.pulsed = 0;

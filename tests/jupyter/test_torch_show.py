@@ -3,47 +3,29 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch_standin
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.utils.capture import capture_output
 from pt2_files import FIXTURES
+from shells import run_for_text
 
-import gdlab as gd
 from gdlab.__main__ import main
 
 
 @pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
+def shell(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> InteractiveShell:
     torch = torch_standin.install(monkeypatch)
-    InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance()
-    shell.run_line_magic("load_ext", "gdlab")
     with np.load(FIXTURES / "mlp.npz") as held:
         fed = {"x": held["in.x"], "t": held["in.target"]}
     shell.push({"net": torch.nn.Module(), "number": 3, **fed})
-    yield shell
-    shell.run_line_magic("unload_ext", "gdlab")
-    for value in list(shell.user_ns.values()):
-        if isinstance(value, gd.Study):
-            value.close()
-    InteractiveShell.clear_instance()
-
-
-def run(shell: InteractiveShell, text: str) -> Any:
-    with capture_output() as out:
-        result = shell.run_cell(text, store_history=True)
-    error = result.error_in_exec or result.error_before_exec
-    return out.stdout + out.stderr + ("" if error is None else str(error)), out.outputs
+    return shell
 
 
 def test_a_module_opens_as_a_study_that_trains(shell: InteractiveShell) -> None:
-    text, outputs = run(shell, "%graph net --like x,t --train --device cpu")
+    text, outputs = run_for_text(shell, "%graph net --like x,t --train --device cpu")
     assert "net_graph = the study of net" in text and len(outputs) == 1
     study = shell.user_ns["net_graph"]
     assert study.train and study.graph.num_user_outputs == 2
@@ -53,7 +35,7 @@ def test_a_module_opens_as_a_study_that_trains(shell: InteractiveShell) -> None:
     with np.load(FIXTURES / "mlp.npz") as held:
         assert study.session.read_loss() == pytest.approx(float(held["out.0"]), rel=1e-4)
     assert any("after eval()" in note for note in study.notes)
-    text, outputs = run(shell, "import gdlab; gdlab.show(net, like=(x, t), depth=0)")
+    text, outputs = run_for_text(shell, "import gdlab; gdlab.show(net, like=(x, t), depth=0)")
     assert len(outputs) == 1, text
 
 
@@ -61,7 +43,7 @@ def test_a_file_opens_in_a_notebook_and_on_the_command_line(
     shell: InteractiveShell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copy(FIXTURES / "block.pt2", tmp_path / "my-block.pt2")
-    text, outputs = run(shell, f"%graph {tmp_path / 'my-block.pt2'}")
+    text, outputs = run_for_text(shell, f"%graph {tmp_path / 'my-block.pt2'}")
     assert "my_block = the study of" in text and len(outputs) == 1
     groups = shell.user_ns["my_block"].doc.data["stages"][0]["groups"]
     assert {"layers.0", "layers.1", "attention"} <= set(groups["label"]["words"])
@@ -80,5 +62,5 @@ def test_what_a_module_needs_is_said(shell: InteractiveShell) -> None:
         ("import gdlab; gdlab.show(3, like=x)", "wanted a module of PyTorch with it"),
         ("%%graph cell --like x\ng", "--like: given a cell, wanted %graph NET --like X"),
     ):
-        text, outputs = run(shell, line)
+        text, outputs = run_for_text(shell, line)
         assert wanted in text and not outputs, text

@@ -1,4 +1,4 @@
-"""What a person finds out in the page: who uses a buffer."""
+"""Answers that a person finds in the page: who uses a buffer, what differs, where a search hits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `%load_ext gdlab` fetches while a person types: it is at hand, and no thread stays."""
+"""The modules that `%load_ext gdlab` imports while a person types: they are at hand, and no thread stays."""
 
 import json
 import subprocess

@@ -34,7 +34,7 @@ ASK_W1 = LOOK + 'print(json.dumps({"look": look("interval:2")}))'
 
 
 def said(page: Page, index: int) -> dict[str, object]:
-    """What Python says of the same things, by running the asking cell."""
+    """Return Python's figures of the same things, by running the asking cell."""
     run_cell(page, index)
     found: dict[str, object] = json.loads(output(page, index).last.inner_text())
     return found
@@ -64,7 +64,7 @@ def look(page: Page, panel: Locator) -> None:
 
 
 def told(glass: Locator) -> dict[str, object]:
-    """What the microscope shows, in the form in which Python says it."""
+    """Return the figures that the microscope shows, in the form in which Python gives them."""
     number = "e => Number(e.dataset.number)"
     figures = {
         n: glass.locator(f'[data-value="glass-{n}"]').evaluate(number) for n in ("min", "max", "mean", "std", "l2")

@@ -94,7 +94,7 @@ def test_without_acknowledgement_few_frames_go_out(panel):
 
 
 def test_a_run_is_seen_while_it_goes_on(panel, monkeypatch):
-    """Which dispatch is under way, the clock, and norms of gradients: of those who look, and no others."""
+    """The dispatch under way, the clock and norms of gradients go to those who look, and to no others."""
     monkeypatch.delenv("GDLAB_STEPS", raising=False)
     panel.study.prepare(feed="random:0", adam=1e-3, init=0)
     panel.shown = False

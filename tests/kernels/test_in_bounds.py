@@ -65,7 +65,7 @@ def claimed() -> Iterator[Op]:
 
 
 def marks(op: Op, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """What the probes of an op's samples left in the first element of their results, by label."""
+    """Return the marks that the probes of an op's samples left in the first element of their results, by label."""
 
     def probing(d: Dispatch, target: Target) -> tuple[str, object]:
         text, lines = wgsl(d, target)

@@ -264,7 +264,7 @@ def test_rows_in_registers(length: int) -> None:
 
 
 def test_rows_in_registers_of_a_small_adapter() -> None:
-    """Where 256 invocations are all that a group has, they keep twice as much each."""
+    """In groups of at most 256 invocations each keeps twice as much in registers."""
     needs("wgpu")
     found = device("wgpu")
     limits = replace(found.target.limits, invocations=256)

@@ -13,6 +13,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 import gdlab as gd
 from gdlab import models
@@ -440,9 +441,9 @@ def test_packed_blocks_enter_a_session_as_they_are(kind: str) -> None:
         np.testing.assert_array_equal(session.read_param("w"), held)
 
 
-def test_the_notebook_and_the_command_line_open_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from IPython.core.interactiveshell import InteractiveShell
-
+def test_the_notebook_and_the_command_line_open_a_file(
+    shell: InteractiveShell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from gdlab.__main__ import main
 
     path = written(tmp_path / "tiny.gguf", theirs(), "Q8_0")
@@ -456,17 +457,9 @@ def test_the_notebook_and_the_command_line_open_a_file(tmp_path: Path, capsys: p
     path.with_name("bad.gguf").write_bytes(b"GGUF" + bytes(40))
     assert main(["explain", str(path.with_name("bad.gguf"))]) == 2
     assert "load_gguf: version: given 0" in capsys.readouterr().err
-    InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance()
-    try:
-        shell.run_line_magic("load_ext", "gdlab")
-        shell.run_cell(f"%graph {path} --dims length=5")
-        study = shell.user_ns["tiny"]
-        assert isinstance(study, gd.Study) and study.graph.inputs[0].type.shape == (5,)
-        study.close()
-        shell.run_line_magic("unload_ext", "gdlab")
-    finally:
-        InteractiveShell.clear_instance()
+    shell.run_cell(f"%graph {path} --dims length=5")
+    study = shell.user_ns["tiny"]
+    assert isinstance(study, gd.Study) and study.graph.inputs[0].type.shape == (5,)
 
 
 def test_the_weights_of_a_file_are_read_when_they_are_asked_for(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from machine import needs
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import N, X, f, ints, model
 
@@ -205,9 +206,9 @@ PIPES: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in folders")
 @pytest.mark.parametrize("what", PIPES)
 def test_a_pipe_is_no_file(tmp_path: Path, what: str) -> None:
+    needs("posix")
     load, name = PIPES[what]
     path = tmp_path / "folder" / name
     path.parent.mkdir()
@@ -215,8 +216,8 @@ def test_a_pipe_is_no_file(tmp_path: Path, what: str) -> None:
     assert "pipe" in refused_soon(tmp_path, load, path.parent if name == "graph.nnef" else path)
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in folders")
 def test_a_pipe_beside_a_model_is_no_file(tmp_path: Path) -> None:
+    needs("posix")
     os.mkfifo(tmp_path / "m.bin")
     proto = onnx.load_model_from_string(model([N("Relu", ["x"], ["y"])], X, {}, ["y"]))
     tensor = proto.graph.initializer.add(name="w", data_type=1, dims=[4], data_location=1)

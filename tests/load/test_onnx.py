@@ -275,7 +275,7 @@ def test_every_width_of_numbers_is_read() -> None:
     ],
 )
 def test_numbers_in_fields_are_those_of_their_type(kind: str, field: str, given: Any, dtype: Any, wanted: Any) -> None:
-    """What does not fit a type keeps its low bits, as it does for ONNX."""
+    """A number that does not fit its type keeps its low bits, as it does for ONNX."""
     tensor = TensorProto(data_type=getattr(TensorProto, kind), dims=[len(given)], **{field: given})
     array = tensor_of(tensor, Outside(None, 0)).array
     assert array.dtype == dtype

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from onnx import TensorProto, helper
+from shells import run
 
 import gdlab as gd
 from gdlab.__main__ import main
@@ -69,36 +69,17 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def shell() -> Iterator[InteractiveShell]:
-    InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance()
-    shell.run_line_magic("load_ext", "gdlab")
-    yield shell
-    shell.run_line_magic("unload_ext", "gdlab")
-    for value in list(shell.user_ns.values()):
-        if isinstance(value, gd.Study):
-            value.close()
-    InteractiveShell.clear_instance()
-
-
-def run(shell: InteractiveShell, text: str) -> Any:
-    with capture_output():
-        result = shell.run_cell(text, store_history=True)
-    return result.error_in_exec or result.error_before_exec
-
-
 ASSUMED = "extent batch is assumed to be 1: it is the first axis of an input; --dims batch=1 sets it"
 
 
 def test_the_magic_takes_numbers_and_the_document_says_what_was_assumed(shell: InteractiveShell, file: Path) -> None:
-    assert run(shell, f"%graph {file} --dims seq=128") is None
+    assert run(shell, f"%graph {file} --dims seq=128")[1] is None
     study = shell.user_ns["net"]
     assert study.graph.inputs[0].type.shape == (1, 128)
     assert study.doc.data["notes"] == [{"level": "info", "text": ASSUMED, "about": None}]
     saved = file.with_name("net.gdlab.json")
-    assert run(shell, f"%graph_save net {saved}") is None and load_doc(saved).data["notes"][0]["text"] == ASSUMED
-    assert run(shell, f"%graph {file} --dims batch=2,seq=8") is None
+    assert run(shell, f"%graph_save net {saved}")[1] is None and load_doc(saved).data["notes"][0]["text"] == ASSUMED
+    assert run(shell, f"%graph {file} --dims batch=2,seq=8")[1] is None
     assert shell.user_ns["net"].graph.inputs[0].type.shape == (2, 8) and not shell.user_ns["net"].doc.data["notes"]
     for line, message in (
         (f"%graph {file}", "seq (axis 1 of input 'a'), wanted a number for each: load_onnx(…, dims={'seq': 128})"),
@@ -108,7 +89,7 @@ def test_the_magic_takes_numbers_and_the_document_says_what_was_assumed(shell: I
         ("%graph net --dims seq=1", "--dims: given net, wanted the name of a file of a model"),
         ("%%graph g --dims seq=1\ninput('x', (2,)) + 1", "--dims: given a cell"),
     ):  # fmt: skip
-        assert message in str(run(shell, line)), line
+        assert message in str(run(shell, line)[1]), line
 
 
 def test_show_takes_numbers(shell: InteractiveShell, file: Path) -> None:

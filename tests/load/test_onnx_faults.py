@@ -1,4 +1,4 @@
-"""What no ONNX loader can take: operators that are missing, models that make no sense, damaged files."""
+"""ONNX models that are refused: operators that are missing, models that make no sense, damaged files."""
 
 from __future__ import annotations
 

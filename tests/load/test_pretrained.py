@@ -365,8 +365,8 @@ def test_a_hostile_folder_is_refused_by_name(message: str, tmp_path: Path) -> No
     assert message in str(refused.value) and len(str(refused.value)) < 600
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    needs("posix")
     folder = folder_of("llama 2", tmp_path / "model")
     (folder / "config.json").unlink()
     os.mkfifo(folder / "config.json")

@@ -79,7 +79,7 @@ def meets_a_pole(op: Op, sample: Sample) -> bool:
 # every op -------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("op", "sample"), op_checks.sample_cases())
 def test_operands_off_by_rounding_are_within_the_doubt(op: Op, sample: Sample) -> None:
-    """Where the reference has a number: a pole within rounding is no jump."""
+    """Only where the reference has a number: a pole within rounding is no jump."""
     if not sample.shapes or meets_a_pole(op, sample):
         return
     g, out, leaves, values = judged(op, sample)

@@ -24,7 +24,7 @@ from gdlab.study.study import Study
 
 
 def again(graph: Graph) -> Graph:
-    """What the cell builds in a notebook that knows nothing else."""
+    """Return the graph that the cell builds in a notebook without other names."""
     return run_cell("g", "%%graph g", to_python(graph), {}, 1).graph
 
 
@@ -95,7 +95,7 @@ def test_a_cell_says_its_name_and_what_it_is_for() -> None:
 
 
 def asked(study: Study, stage: Any) -> dict[str, Any]:
-    """What the kernel answers a page that wants this stage as a cell."""
+    """Return the kernel's answer to a page that wants this stage as a cell."""
     panel, replies = panel_of(study), list[dict[str, Any]]()
     panel.widget.send = lambda content, buffers=None: replies.append(content)
     panel.receive({"type": "command", "name": "cell", "args": {"stage": stage}, "req": 1})

@@ -40,7 +40,7 @@ def graph_of(build: Callable[[], list[Value]]) -> Graph:
 
 
 def values(build: Callable[[], list[Value]], name: str = "cpu", **feeds: Array) -> list[Array]:
-    """What a device makes of the values that `build` lists."""
+    """Compute the values that `build` lists on a device."""
     graph = graph_of(build)
     return plans.run(open_device(name), graph, plans.feeds_of(graph) | feeds)
 
@@ -126,7 +126,7 @@ TILED: list[Case] = [
 
 @pytest.mark.parametrize("case", TILED)
 def test_tiles_in_workgroup_memory(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What hardware runs where there is much to do, on any adapter."""
+    """The kernel for hardware and much work, on any adapter."""
     needs("wgpu")
     monkeypatch.setattr(conv_work, "FEWEST_TILES", 1)
     target = replace(open_device("wgpu").target, adapter_class="hardware")
@@ -136,7 +136,7 @@ def test_tiles_in_workgroup_memory(case: Case, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_sums_that_invocations_share() -> None:
-    """What hardware runs where there are few results."""
+    """The kernel for hardware and few results, on any adapter."""
     needs("wgpu")
     target = replace(open_device("wgpu").target, adapter_class="hardware")
     case = ((2, 12, 11, 9), (14, 12, 3, 3), PLAIN | {"padding": (1, 2)})

@@ -151,7 +151,7 @@ def test_forms_for_hardware_compute_what_the_reference_says(name: str) -> None:
 
 
 def test_a_row_has_the_same_bits_whatever_other_rows_there_are(device: str) -> None:
-    """What lets an expert be paged in: a row is one sum in one order, wherever it stands."""
+    """An expert can be paged in because a row is one sum in one order, wherever it stands."""
     x, w, _, idx = data(CASES["random"])
     alone = []
     for rows in (slice(None), slice(5, 12)):

@@ -85,6 +85,6 @@ def test_where_we_decided_otherwise(d: Decision) -> None:
 
 
 def test_nothing_reduces_an_empty_tensor() -> None:
-    """What JAX answers for an empty axis (0, NaN or an error), no graph can ask."""
+    """A graph cannot ask for the reduction of an empty axis, for which JAX answers 0, NaN or an error."""
     with Graph(), pytest.raises(ShapeError, match="ints ≥ 1"):
         ops.input("x", (3, 0))

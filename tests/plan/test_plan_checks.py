@@ -1,4 +1,4 @@
-"""What a plan refuses: limits, damaged records, bad arguments; and the updates that join it."""
+"""Refusals of a plan: limits, damaged records, bad arguments; and the updates that join it."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def judged(graph: Graph, feeds: dict[str, Any]) -> Wanted:
 
 
 def check(on: Device, graph: Graph, feeds: dict[str, Any], wanted: Wanted, which: str) -> list[Any]:
-    """What the device computes is what the reference says; returns it."""
+    """Run the graph on the device, compare with the reference, and return the device's values."""
     got = owner().call(lambda: plans.run(on, graph, feeds, "training", OPTIONS[which]))
     for i, (a, (want, m)) in enumerate(zip(got, wanted, strict=True)):
         failure = compare(a, want, m, RTOL[on.info.kind])
@@ -75,7 +75,7 @@ def test_values_and_gradients_on_wgpu(seeds: range) -> None:
 
 
 def test_random_graphs_hold_ops_of_every_table() -> None:
-    """What these graphs do not hold, the tests of single ops alone would see."""
+    """An op that no random graph holds is judged by the tests of single ops alone."""
     held = {node.op for seed in range(GRAPHS) for node in random_graph(seed, scalar_loss=True, every_op=True)}
     for name in ("exp", "log", "recip", "div", "sqrt", "rsqrt", "square", "pow", "pow_scalar", "concat", "embedding",
                  "softmax", "causal_attention", "rope", "layer_norm", "cross_entropy_loss", "max"):  # fmt: skip

@@ -1,4 +1,4 @@
-"""What `optimize` promises, row by row, and what it can be told."""
+"""The promises of `optimize`, row by row, and its options."""
 
 from __future__ import annotations
 

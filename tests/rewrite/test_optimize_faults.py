@@ -16,6 +16,7 @@ from typing import Any
 import optimizing
 import pytest
 from clock import seconds_here
+from machine import needs
 from optimizing import (
     PHASES,
     check_equal,
@@ -304,7 +305,7 @@ before = peak()
 for _ in range(100): optimize(graph, phase="full")
 print((peak() - before) // 1024)
 """
-    pytest.importorskip("resource", reason="Windows does not tell the most memory that a process held")
+    needs("posix")  # Windows does not tell the most memory that a process held
     code = code.format(helpers=str(HELPERS))
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

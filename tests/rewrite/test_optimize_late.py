@@ -1,4 +1,4 @@
-"""What a report works out when it is first asked: the same as at once, whatever happens to the graphs meanwhile."""
+"""The fields that a report computes on first access: the same as at once, whatever happens to the graphs meanwhile."""
 
 from __future__ import annotations
 

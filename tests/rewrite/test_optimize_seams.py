@@ -1,4 +1,4 @@
-"""Where parts of the optimizer meet: recognition and sharing, folding and infinity, reports that travel, bad rules."""
+"""Meetings of parts of the optimizer: recognition and sharing, folding and infinity, reports that travel, bad rules."""
 
 from __future__ import annotations
 

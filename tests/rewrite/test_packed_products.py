@@ -111,7 +111,7 @@ def test_the_search_can_be_watched() -> None:
 
 
 def missed(make: Callable[..., Any], **shapes: tuple[int, ...]) -> list[tuple[str, str]]:
-    """What kept products of h apart: (reason, detail) by product; nothing is packed."""
+    """Return the reasons that kept products of h apart, (reason, detail) by product; nothing is packed."""
     given = {"a": (K, 4), "b": (K, 8)} | shapes
     graph = graph_of(lambda: make(ops.input("x", (ROWS, K)), *(p(n, *s) for n, s in given.items())))
     result, report = optimize(graph, phase="forward", enable=PRODUCTS)

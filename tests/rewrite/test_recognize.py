@@ -1,4 +1,4 @@
-"""What people write out is found again: norms, softmax, gelu, means; products in every layout; composites reopened."""
+"""Composites written out are recognized: norms, softmax, gelu, means; products in every layout; composites reopened."""
 
 from __future__ import annotations
 

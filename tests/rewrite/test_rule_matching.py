@@ -1,4 +1,4 @@
-"""What a rule does not match, in both engines: what its conditions refuse, and two values for what it reads twice."""
+"""Graphs that a rule does not match, in both engines: its conditions refuse, or it would read two values as one."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def node(study: Study, op: str) -> int:
 
 
 def stop(study: Study, text: str, steps: int = 6) -> tuple[int, int]:
-    """Where a run stops: (step under way or made, dispatch or −1)."""
+    """Return the place where a run stops: (step under way or made, dispatch or −1)."""
     found = study.runner.break_at(text)
     study.run(steps)
     runner = study.runner

@@ -3,8 +3,6 @@ forked child: none hangs, and none ends the owner thread. Each runs in a child p
 
 from __future__ import annotations
 
-import multiprocessing
-
 import pytest
 from child import run_child
 from machine import needs
@@ -178,14 +176,11 @@ def test_nor_does_one_on_a_gpu(place: str) -> None:
     run_child(PROGRAM.format(kind="runner", place=place, device="wgpu"), 120)
 
 
-needs_fork = pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork on this system")
-
-
-@needs_fork
 @pytest.mark.parametrize("device", ["cpu", "wgpu"])
 @pytest.mark.parametrize("kind", ["session", "runner", "study"])
 def test_a_forked_child_ends_whatever_it_calls(kind: str, device: str) -> None:
     """Also one that was forked off while a run of the parent was under way."""
+    needs("posix")
     if device == "wgpu":
         needs(device)
     run_child(FORKED.format(kind=kind, place="fork", device=device), 120)

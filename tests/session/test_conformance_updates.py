@@ -33,7 +33,7 @@ def of_packed(p: Arrays) -> Arrays:
 
 @dataclass
 class Model:
-    """What the calls are documented to do."""
+    """A model of the calls: it does what they are documented to do."""
 
     gradient: Callable[[Arrays], Arrays]
     p: Arrays

@@ -1,4 +1,4 @@
-"""What a picture of a run shows: which dispatch is under way, and norms of gradients, sampled now and then."""
+"""The picture of a run shows which dispatch is under way, and norms of gradients, sampled now and then."""
 
 from __future__ import annotations
 

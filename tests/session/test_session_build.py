@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import networks
 import numpy as np
 import pytest
 from machine import needs
-from session_state import W, X, Y, fitted, line, state_of
+from session_state import W, X, Y, fitted, line, set_free_bytes, state_of
 
 from gdlab import ops
 from gdlab.base.errors import (
@@ -27,6 +28,7 @@ from gdlab.base.errors import (
 from gdlab.base.formats import encode
 from gdlab.devices import fit
 from gdlab.devices.choose import device as choose_device
+from gdlab.devices.wgpu import wgpu_device
 from gdlab.graph import Graph
 from gdlab.plan.target import CompileOptions
 from gdlab.session import (
@@ -309,20 +311,16 @@ def test_sessions_that_do_not_fit_share_nothing() -> None:
 def test_a_plan_beyond_the_free_memory_is_refused_before_it_is_allocated(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if choose_device(device).info.adapter_class == "hardware":
-        pytest.skip("an adapter with memory of its own does not tell how much is free")
     with build_session(line(), device) as other:
         fitted(other).step()
         before = state_of(other)
-        for room in ("gdlab.devices.cpu.cpu_device", "gdlab.devices.wgpu.wgpu_device"):
-            monkeypatch.setattr(sys.modules[room], "free_bytes", lambda: 60_000)
+        set_free_bytes(monkeypatch, 60_000)
         with pytest.raises(SessionError) as caught:
             build_session(networks.mlp(64), device)
         assert re.match(r"session: memory: given \d+ KB, of which [\d.]+ KB are for tensor ", str(caught.value))
         assert str(caught.value).endswith("wanted at most 60 KB, what this machine has free")
         assert state_of(other) == before
-        for room in ("gdlab.devices.cpu.cpu_device", "gdlab.devices.wgpu.wgpu_device"):
-            monkeypatch.setattr(sys.modules[room], "free_bytes", lambda: 16)
+        set_free_bytes(monkeypatch, 16)
         with pytest.raises(SessionError, match="session: memory: given [1-9]\\S* K?B, of which .* tensor adam_m.w"):
             other.set_adam(0.1)
         assert state_of(other) == before
@@ -332,6 +330,13 @@ def test_a_plan_beyond_the_free_memory_is_refused_before_it_is_allocated(
 def test_free_memory_is_known_here() -> None:
     free, physical = fit.free_bytes(), fit.physical_bytes()
     assert free is not None and physical is not None and 1 << 20 < free <= physical
+
+
+@pytest.mark.parametrize("kind", ["CPU", "DiscreteGPU"])
+def test_an_adapter_of_software_has_the_memory_of_the_machine(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wgpu_device, "free_bytes", lambda: 12)
+    adapter: Any = SimpleNamespace(adapter=SimpleNamespace(info={"adapter_type": kind}))
+    assert wgpu_device.Gpu.free_bytes(adapter) == (12 if kind == "CPU" else None)
 
 
 def test_a_tensor_beyond_the_largest_binding_is_refused_by_name(device: str) -> None:

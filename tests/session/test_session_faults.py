@@ -1,4 +1,4 @@
-"""What must never hurt: random wrong calls, threads beside a run, an exit in mid-run, a device that is lost."""
+"""Events that must do no harm: random wrong calls, threads beside a run, an exit in mid-run, a device that is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session refuses: each row says what it got and what it wants, and changes nothing."""
+"""Refusals of a session: each row says what it got and what it wants, and changes nothing."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def resident_bytes() -> int:
 
 
 def kept_by_wgpu() -> dict[str, int]:
-    """What wgpu holds for its users; empty before it was loaded."""
+    """Count the objects that wgpu holds for its users, by kind; none before it is loaded."""
     if "wgpu" not in sys.modules:
         return {}
     from wgpu.backends.wgpu_native import ffi, lib

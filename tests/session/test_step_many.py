@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from counting import counter, made
+from machine import needs
 
 from gdlab import ops
 from gdlab.base.errors import ArgumentError, GdlabError, SessionError
@@ -180,8 +180,8 @@ def test_inference_makes_several_too(device: str) -> None:
         assert session.step_count == 4 and (draws[0] >= 1).all() and not np.array_equal(*draws)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="Windows sends no SIGINT to itself alone")
 def test_ctrl_c_ends_between_submissions(device: str) -> None:
+    needs("posix")  # Windows sends no SIGINT to itself alone
     study = counter(device)
     timer = threading.Timer(0.2, signal.raise_signal, (signal.SIGINT,))
     timer.start()

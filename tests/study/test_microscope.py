@@ -50,7 +50,7 @@ def test_a_node_against_the_reference(study: Study, name: str) -> None:
 
 
 def test_a_gradient_and_parameters_when_the_update_has_run(study: Study) -> None:
-    """What the step began with is known though Adam has changed it: the differences stay small."""
+    """The parameters that the step began with are known though Adam has changed them: the differences stay small."""
     count = len(study.session.step_dispatches())
     opening = study.session.read_param("w1")
     study.step_dispatch(count)

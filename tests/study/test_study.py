@@ -215,7 +215,7 @@ def test_a_study_for_inference_has_no_derivative() -> None:
 
 
 def test_a_rewritten_node_has_the_lane_of_the_node_it_replaced() -> None:
-    """What it swallowed beside that, here forward node 1, does not move backward node 2."""
+    """Other nodes that it swallowed, here forward node 1, do not move backward node 2."""
     with Graph() as final:
         ops.relu(ops.input("x", (2,)))
     autodiff = SimpleNamespace(forward_nodes=2, adjoint_of={2: 1})

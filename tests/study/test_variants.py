@@ -1,4 +1,4 @@
-"""What if: variants under other rules and compile options, kept and compared; figures in Python, document and text."""
+"""Variants of a study under other rules and compile options, kept, compared; figures in Python, document and text."""
 
 from __future__ import annotations
 

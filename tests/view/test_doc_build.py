@@ -1,4 +1,4 @@
-"""How documents are built: each place, text and row once, whatever was built before; and how long it takes."""
+"""Building documents: each place, text and row once, whatever was built before; and how long it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an e-graph grew, in documents: the replay law, the choice with its costs, what is recorded, and its text."""
+"""The growth of an e-graph in documents: the replay law, the choice with its costs, what is recorded, and its text."""
 
 from __future__ import annotations
 

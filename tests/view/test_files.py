@@ -257,7 +257,7 @@ def test_a_page_draws_from_disk_without_any_request(study: Study, tmp_path: Path
 
 
 def test_the_front_end_fits_in_a_mail() -> None:
-    """What a page is made of besides its document (view2 §6)."""
+    """The characters of a page besides its document (view2 §6)."""
     document = evil()
     assert 20_000 < len(page(document)) - len(document.json()) <= 450_000
 

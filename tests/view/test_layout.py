@@ -338,7 +338,7 @@ def test_an_adjoint_stands_on_the_row_of_its_op() -> None:
 
 
 def test_the_way_back_is_as_straight_as_the_way_there() -> None:
-    """What stands beside the adjoints, gradients of parameters and the edges to them, does not push them aside."""
+    """Gradients of parameters and the edges to them, which stand beside the adjoints, do not push them aside."""
     draft = corpus.GraphWriter()
     h = draft.input("x", "f32[32, 64]")
     for i in range(8):

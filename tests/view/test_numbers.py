@@ -79,7 +79,7 @@ _NAMES = {
 
 
 def _parts_of(document: Document) -> dict[str, int]:
-    """What the memory holds, slot by slot, from the document's tables."""
+    """Sum the bytes that the slots hold by kind, from the document's tables."""
     found: dict[str, int] = {}
     intervals = list(document.plan("intervals"))
     for slot in document.plan("slots"):

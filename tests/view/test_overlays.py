@@ -40,7 +40,7 @@ def test_values_are_known_on_every_stage(id: str) -> None:
 
 @pytest.mark.parametrize("train", [True, False])
 def test_every_node_of_every_stage_has_its_value_adjoints_too(train: bool) -> None:
-    """What `--values` writes on the boxes of all tabs, lanes included."""
+    """The values that `--values` writes on the boxes of all tabs, lanes included."""
     graph = networks.small_mlp()
     study = Study(graph, train=train, device="cpu", name="small")
     numbers, document = study.values("random:0"), study.doc

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from gdlab import ops
-from gdlab.base.errors import GdlabError, LoadError
 from gdlab.base.files import open_regular, read_regular
 from gdlab.base.formats import narrowed
 from gdlab.base.types import Array, f32
@@ -28,7 +27,7 @@ from gdlab.base.words import plural
 from gdlab.graph import Graph, Value
 from gdlab.load.nnef.operations import OPERATIONS
 from gdlab.load.nnef.syntax import WHERE, Assignment, GraphText, Identifier, parse
-from gdlab.load.shared import Malformed, Unsupported, check_growth, refused
+from gdlab.load.shared import Malformed, Unsupported, check_growth, load_errors, refused
 
 HEADER = 128
 MAGIC = b"\x4e\xef"
@@ -53,19 +52,9 @@ def load_nnef(path: str | os.PathLike[str]) -> NnefModel:
     Flat syntax, one operation per line, is taken. All operations that are not understood are listed in one
     `LoadError`, which is also what anything damaged raises.
     """
-    try:
+    with load_errors(WHERE, "model", "a folder with an NNEF model"):
         folder = Path(path)
         return _NnefBuilder(folder).build(parse(_text_of(folder)))
-    except LoadError:
-        raise
-    except Malformed as error:
-        what, given, wanted = error.args
-        raise LoadError(WHERE, f"model: {what}", given, wanted) from None
-    except GdlabError as error:
-        raise LoadError(WHERE, f"model: {error.where}: {error.what}", error.given, error.wanted) from None
-    except Exception as error:  # a damaged file may break anything
-        given = f"{type(error).__name__}: {error}"
-        raise LoadError(WHERE, f"{path!r:.80}", f"{given:.200}", "a folder with an NNEF model") from error
 
 
 def _text_of(folder: Path) -> str:
@@ -120,7 +109,8 @@ class _NnefBuilder:
         if self._lost((*args, *kwargs.values())):
             return
         try:
-            value = self.values[line.target] = _called(where, partial(make, *args, **kwargs))
+            with load_errors(WHERE, where, "what the operation takes"):
+                value = self.values[line.target] = make(*args, **kwargs)
         except Unsupported as error:
             unsupported.append((line.op, f"{line}: {error}"))
             return
@@ -173,21 +163,6 @@ class _NnefBuilder:
         if Path(label).is_absolute() or not path.is_relative_to(self.folder.resolve()):
             raise Malformed("label", repr(label), "a file inside the folder")
         return path
-
-
-def _called(where: str, make: Callable[[], Value]) -> Value:
-    """The value that `make` gives; what goes wrong is told with its line."""
-    try:
-        return make()
-    except (Unsupported, LoadError):
-        raise
-    except Malformed as error:
-        what, given, wanted = error.args
-        raise LoadError(WHERE, f"{where}: {what}", given, wanted) from None
-    except GdlabError as error:
-        raise LoadError(WHERE, f"{where}: {error.where}: {error.what}", error.given, error.wanted) from None
-    except Exception as error:  # arguments that no operation has
-        raise LoadError(WHERE, where, f"{type(error).__name__}: {error}", "what the operation takes") from None
 
 
 def read_tensor(path: Path, shape: tuple[int, ...]) -> Array:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from gdlab import ops
-from gdlab.base.errors import GdlabError, LoadError, UnknownNameError, unknown_name
+from gdlab.base.errors import LoadError, unknown_name
 from gdlab.base.types import Array
 from gdlab.base.words import plural
 from gdlab.graph import Graph
@@ -35,11 +35,12 @@ from gdlab.load.onnx.quantized import QUANTIZED
 from gdlab.load.onnx.recurrent import RECURRENT
 from gdlab.load.onnx.resizing import RESIZING
 from gdlab.load.onnx.tensor import GraphParameters, NodeRecord, OnnxCall, Tensor, Translate, kind_of
-from gdlab.load.shared import MOST_NODES, Malformed, Unsupported, check_growth, enumerated, refused
+from gdlab.load.shared import MOST_NODES, Malformed, Unsupported, check_growth, enumerated, load_errors, refused
 
 TABLE: dict[str, Translate] = {
     **MATH, **LAYOUT, **LAYERS, **FUNCTIONS, **INDEXING, **RESIZING, **RECURRENT, **QUANTIZED
 }  # fmt: skip
+WANTED = "an ONNX model"
 MANY = 1 << 14
 ANYWHERE = ("Gelu", "Silu", "SimplifiedLayerNormalization")  # in every domain they mean the same
 
@@ -70,29 +71,15 @@ def load_onnx(
     no negative number can be given). All that is not understood is listed in one `LoadError`, which is also what
     anything damaged raises.
     """
-    try:
-        model = read(source)
-        numbers, whole = dict(dims or {}), dict(shapes or {})
-        _check_names_of(model.inputs, numbers, whole)
+    with load_errors(WHERE, "model", WANTED):
+        model, numbers, whole = read(source), dict(dims or {}), dict(shapes or {})
+    _check_names_of(model.inputs, numbers, whole)
+    with load_errors(WHERE, "model", WANTED):
         implied = _implied(model.inputs, whole) | numbers
         assumed = _assumed([i for i in model.inputs if i.name not in whole], implied)
         known = {i.name: numbers if i.name in whole else implied | assumed for i in model.inputs}
         shaped = {i.name: _shape(i, known[i.name], whole.get(i.name)) for i in model.inputs}
         return _built(model, shaped, assumed)
-    except Malformed as error:
-        raise _wrong(error.args, "model") from None
-    except (LoadError, UnknownNameError):
-        raise
-    except GdlabError as error:
-        raise LoadError(WHERE, f"model: {error.where}: {error.what}", error.given, error.wanted) from None
-    except Exception as error:  # a damaged file may break anything
-        given = f"{type(error).__name__}: {error}"
-        raise LoadError(WHERE, "model", f"{given:.200}", "an ONNX model") from error
-
-
-def _wrong(told: tuple[Any, ...], about: str) -> LoadError:
-    what, given, wanted = told
-    return LoadError(WHERE, f"{about}: {what}", given, wanted)
 
 
 # inputs ---------------------------------------------------------------------------------------------------------------
@@ -296,19 +283,10 @@ class _OnnxBuilder:
 
 
 def _translated(translate: Translate, call: OnnxCall) -> tuple[Tensor, ...]:
-    """The results of a node; what goes wrong is told with its name."""
-    try:
+    """The results of a node; an error names the node."""
+    with load_errors(WHERE, str(call.node), "what the operator takes"):
         made = translate(call)
         return tuple(settled(call, t) for t in ((made,) if isinstance(made, Tensor) else made))
-    except (Unsupported, LoadError):
-        raise
-    except Malformed as error:
-        raise _wrong(error.args, str(call.node)) from None
-    except GdlabError as error:
-        raise LoadError(WHERE, f"{call.node}: {error.where}: {error.what}", error.given, error.wanted) from None
-    except Exception as error:  # attributes and shapes that no valid node has
-        given = f"{type(error).__name__}: {error}"
-        raise LoadError(WHERE, str(call.node), f"{given:.200}", "what the operator takes") from error
 
 
 def _translation(node: NodeRecord) -> Translate | None:

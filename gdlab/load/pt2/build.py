@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from gdlab import ops
-from gdlab.base.errors import GdlabError, LoadError
 from gdlab.base.types import Array
 from gdlab.graph import Graph
 from gdlab.graph.source import Location
@@ -25,7 +24,7 @@ from gdlab.load.pt2.aten_layout import LAYOUT, VIEWS, dropout_in_place
 from gdlab.load.pt2.aten_math import MATH
 from gdlab.load.pt2.call import CODES, Aten, Table, Translate, bound, unknown_arguments
 from gdlab.load.pt2.program import AtenNode, ExportedProgram, Meta, Ref
-from gdlab.load.shared import Malformed, Unsupported, check_growth, refused
+from gdlab.load.shared import Malformed, Unsupported, check_growth, load_errors, refused
 
 TABLE: Table = {**MATH, **LAYOUT, **LAYERS}
 IN_PLACE: Table = {"dropout": dropout_in_place}  # whose first argument has another name there
@@ -185,26 +184,15 @@ class _ProgramBuilder:
         return self.tensors[ref.name] is None
 
     def _made(self, key: str, node: AtenNode, changes: bool) -> tuple[Tensor, ...]:
-        """The results of a node, of the shapes and types that the file says; what goes wrong is told with its name."""
+        """The results of a node, of the shapes and types that the file says; an error names the node."""
         metas = [self.program.metas.get(name) for name in node.outputs]
-        where = str(node)
-        try:
+        with load_errors(WHERE, str(node), "what the operator takes"):
             translate: Translate = IN_PLACE.get(key, TABLE[key]) if changes else TABLE[key]
             call = Aten(node, self.home, [m for m in metas if m is not None], self.train, self.program.metas)
             given = bound(translate, {name: self._filled(value) for name, value in node.arguments})
             result = translate(call, **given)
             made = (result,) if isinstance(result, Tensor) else tuple(result)
             return tuple(self._checked(t, meta) for t, meta in zip(made, metas, strict=False))
-        except (Unsupported, LoadError):
-            raise
-        except Malformed as error:
-            what, given_, wanted = error.args
-            raise LoadError(WHERE, f"{where}: {what}", given_, wanted) from None
-        except GdlabError as error:
-            raise LoadError(WHERE, f"{where}: {error.where}: {error.what}", error.given, error.wanted) from None
-        except Exception as error:  # arguments and shapes that no valid node has
-            given_text = f"{type(error).__name__}: {error}"
-            raise LoadError(WHERE, where, f"{given_text:.200}", "what the operator takes") from error
 
     def _filled(self, value: Any) -> Any:
         """An argument with tensors in the place of their names."""

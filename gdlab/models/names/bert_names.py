@@ -8,31 +8,11 @@ from typing import Any, cast
 from gdlab.base.errors import ArgumentError
 from gdlab.graph import Graph
 from gdlab.models.bert import BERT, Mode, Task, TextConfig, TextNames, text_encoder
+from gdlab.models.config_fields import Field, Fields, anything, flag, natural, only, positive, read_fields
 from gdlab.models.encoder_block import BlockNames
-from gdlab.models.family import (
-    WHERE,
-    Family,
-    Field,
-    Fields,
-    GraphRequest,
-    Sources,
-    anything,
-    flag,
-    natural,
-    only,
-    positive,
-    read_fields,
-)
-from gdlab.models.names.encoder_names import (
-    activation,
-    architecture,
-    check_training,
-    count,
-    depth,
-    has_cross_entropy,
-    labels,
-    sources_of,
-)
+from gdlab.models.family import WHERE, Family, GraphRequest, Sources
+from gdlab.models.names.encoder_fields import activation, architecture, count, depth, has_cross_entropy, labels
+from gdlab.models.names.encoder_names import check_training, sources_of
 
 ROBERTA = TextNames(
     BERT.word, BERT.positions, BERT.types, BERT.norm, BERT.block, BERT.parts, BERT.pooler,

@@ -8,18 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 from gdlab.base.errors import LoadError
-from gdlab.models.family import WHERE, Family, Field, Fields, Sources, flag, natural, optional, positive, read_fields
+from gdlab.models.config_fields import Field, Fields, flag, natural, optional, positive, read_fields
+from gdlab.models.family import WHERE, Sources
 from gdlab.models.lm import TransformerLmConfig
 from gdlab.models.names.lm_names import (
     ATTENTION,
     FIELDS,
     IGNORED,
-    LM_MODES,
     activation,
-    at_length,
-    build_lm,
     layer_types,
     lm_config,
+    lm_family,
     same_names,
     windows,
 )
@@ -72,25 +71,5 @@ def sources(config: TransformerLmConfig) -> Sources:
     return {name: replace(s, offset=1.0) if name.endswith("norm.weight") else s for name, s in named.items()}
 
 
-GEMMA_1 = Family(
-    ("gemma",),
-    gemma,
-    build_lm,
-    sources,
-    LM_MODES,
-    prefix="model.",
-    at_length=at_length,
-    models="Gemma 1",
-    parts="embeddings times √width, norms of 1 + weight, GeGLU",
-)
-GEMMA_2 = Family(
-    ("gemma2",),
-    gemma2,
-    build_lm,
-    sources,
-    LM_MODES,
-    prefix="model.",
-    at_length=at_length,
-    models="Gemma 2",
-    parts="the same, four norms a layer, soft caps, windows in turn",
-)
+GEMMA_1 = lm_family("gemma", gemma, "Gemma 1", "embeddings times √width, norms of 1 + weight, GeGLU", sources)
+GEMMA_2 = lm_family("gemma2", gemma2, "Gemma 2", "the same, four norms a layer, soft caps, windows in turn", sources)

@@ -5,19 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gdlab.models.family import (
-    Family,
-    Field,
-    Fields,
-    Source,
-    Sources,
-    flag,
-    natural,
-    only,
-    optional,
-    positive,
-    read_fields,
-)
+from gdlab.models.config_fields import Field, Fields, flag, natural, only, optional, positive, read_fields
+from gdlab.models.family import Family, Source, Sources
 from gdlab.models.lm import TransformerLmConfig
 from gdlab.models.names.lm_names import ATTENTION, LM_MODES, activation, build_lm, layers, parameters
 

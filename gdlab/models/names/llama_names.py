@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gdlab.models.family import Family, Field, Fields, flag, read_fields
+from gdlab.models.config_fields import Field, Fields, flag, read_fields
 from gdlab.models.lm import TransformerLmConfig
 from gdlab.models.names.lm_names import (
     ATTENTION,
     FEED_FORWARD,
     FIELDS,
     IGNORED,
-    LM_MODES,
-    at_length,
-    build_lm,
     lm_config,
-    same_names,
+    lm_family,
 )
 
 LLAMA: Fields = FIELDS | {
@@ -32,14 +29,7 @@ def config(fields: Mapping[str, Any]) -> TransformerLmConfig:
     return lm_config(values, biases=(ATTENTION if attention else ()) + (FEED_FORWARD if feed_forward else ()))
 
 
-LLAMA_FAMILY = Family(
-    ("llama",),
-    config,
-    build_lm,
-    same_names,
-    LM_MODES,
-    prefix="model.",
-    at_length=at_length,
-    models="LLaMA 2, 3, 3.1, 3.2, and what has their layers",
-    parts="RMS norms, rotary positions, grouped heads, SwiGLU; biases",
-)
+LLAMA_FAMILY = lm_family(
+    "llama", config, "LLaMA 2, 3, 3.1, 3.2, and what has their layers",
+    "RMS norms, rotary positions, grouped heads, SwiGLU; biases",
+)  # fmt: skip

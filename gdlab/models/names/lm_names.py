@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 from gdlab.base.errors import ArgumentError, LoadError
 from gdlab.graph import Graph
-from gdlab.models.family import (
-    WHERE,
-    Field,
-    Fields,
-    GraphRequest,
-    Source,
-    Sources,
-    flag,
-    natural,
-    one_of,
-    optional,
-    positive,
-)
+from gdlab.models.config_fields import Field, Fields, flag, natural, one_of, optional, positive
+from gdlab.models.family import WHERE, Family, GraphRequest, Source, Sources
 from gdlab.models.lm import Mode, TransformerLmConfig, cache_names, transformer_lm
 from gdlab.models.names.rope_fields import completed, extended, rotary, share
 
@@ -124,3 +113,17 @@ def parameters(config: TransformerLmConfig) -> list[tuple[str, bool]]:
 def same_names(config: TransformerLmConfig) -> Sources:
     """Return the tensors of a file whose names are ours: matrices are [out, in]."""
     return {name: Source(name, transposed=turned) for name, turned in parameters(config)}
+
+
+def lm_family(
+    model_type: str,
+    config: Callable[[Mapping[str, Any]], TransformerLmConfig],
+    models: str,
+    parts: str,
+    sources: Callable[[TransformerLmConfig], Sources] = same_names,
+) -> Family[TransformerLmConfig]:
+    """Return the family of a language model with LLaMA's block; `sources`: its tensors, where they are not ours."""
+    return Family(
+        (model_type,), config, build_lm, sources, LM_MODES, prefix="model.", at_length=at_length, models=models,
+        parts=parts,
+    )  # fmt: skip

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gdlab.models.family import Family, Field, Fields, natural, optional, read_fields
+from gdlab.models.config_fields import Field, Fields, natural, optional, read_fields
 from gdlab.models.lm import TransformerLmConfig
-from gdlab.models.names.lm_names import FIELDS, IGNORED, LM_MODES, at_length, build_lm, lm_config, same_names, windows
+from gdlab.models.names.lm_names import FIELDS, IGNORED, lm_config, lm_family, windows
 
 MISTRAL: Fields = FIELDS | {"sliding_window": Field("sliding_window", optional(natural), 4096)}
 
@@ -18,14 +18,4 @@ def config(fields: Mapping[str, Any]) -> TransformerLmConfig:
     return lm_config(values, windows=windows(values, values.pop("sliding_window"), None))
 
 
-MISTRAL_FAMILY = Family(
-    ("mistral",),
-    config,
-    build_lm,
-    same_names,
-    LM_MODES,
-    prefix="model.",
-    at_length=at_length,
-    models="Mistral",
-    parts="a window in every layer",
-)
+MISTRAL_FAMILY = lm_family("mistral", config, "Mistral", "a window in every layer")

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from typing import Any
 
-from gdlab.models.family import Family, Field, Fields, Source, Sources, natural, only, optional, read_fields
+from gdlab.models.config_fields import Field, Fields, natural, only, optional, read_fields
+from gdlab.models.family import Source, Sources
 from gdlab.models.lm import TransformerLmConfig
-from gdlab.models.names.lm_names import FIELDS, IGNORED, LM_MODES, at_length, build_lm, lm_config, parameters, windows
+from gdlab.models.names.lm_names import FIELDS, IGNORED, lm_config, lm_family, parameters, windows
 
 PHI3: Fields = FIELDS | {
     "rms_norm_eps": Field("rms_norm_eps", FIELDS["rms_norm_eps"].read, 1e-5),
@@ -54,14 +55,4 @@ def sources(config: TransformerLmConfig) -> Sources:
     return found
 
 
-PHI3_FAMILY = Family(
-    ("phi3",),
-    config,
-    build_lm,
-    sources,
-    LM_MODES,
-    prefix="model.",
-    at_length=at_length,
-    models="Phi-3",
-    parts="packed matrices, a window, partial rotation",
-)
+PHI3_FAMILY = lm_family("phi3", config, "Phi-3", "packed matrices, a window, partial rotation", sources)

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gdlab.models.family import Family, Field, Fields, flag, natural, optional, read_fields
+from gdlab.models.config_fields import Field, Fields, flag, natural, optional, read_fields
 from gdlab.models.lm import TransformerLmConfig
 from gdlab.models.names.lm_names import (
     ATTENTION,
     FIELDS,
     IGNORED,
-    LM_MODES,
-    at_length,
-    build_lm,
     layer_types,
     lm_config,
-    same_names,
+    lm_family,
     windows,
 )
 
@@ -57,25 +54,5 @@ def qwen3(fields: Mapping[str, Any]) -> TransformerLmConfig:
     return lm_config(values, windows=_windows(values), biases=biases, qk_norms=True)
 
 
-QWEN_2 = Family(
-    ("qwen2",),
-    qwen2,
-    build_lm,
-    same_names,
-    LM_MODES,
-    prefix="model.",
-    at_length=at_length,
-    models="Qwen2, Qwen2.5",
-    parts="biases of queries, keys and values; windows by layer",
-)
-QWEN_3 = Family(
-    ("qwen3",),
-    qwen3,
-    build_lm,
-    same_names,
-    LM_MODES,
-    prefix="model.",
-    at_length=at_length,
-    models="Qwen3",
-    parts="norms of the heads of queries and keys; windows by layer",
-)
+QWEN_2 = lm_family("qwen2", qwen2, "Qwen2, Qwen2.5", "biases of queries, keys and values; windows by layer")
+QWEN_3 = lm_family("qwen3", qwen3, "Qwen3", "norms of the heads of queries and keys; windows by layer")

@@ -9,33 +9,18 @@ from typing import Any, cast
 from gdlab.base.errors import LoadError
 from gdlab.graph import Graph
 from gdlab.models import blocks
-from gdlab.models.family import (
-    WHERE,
-    Family,
-    Field,
-    Fields,
-    GraphRequest,
-    Sources,
-    anything,
-    flag,
-    natural,
-    one_of,
-    only,
-    read_fields,
-)
-from gdlab.models.names.encoder_names import (
-    BATCH_NORM,
+from gdlab.models.config_fields import Field, Fields, anything, flag, natural, one_of, only, read_fields
+from gdlab.models.family import WHERE, Family, GraphRequest, Sources
+from gdlab.models.names.encoder_fields import (
     activation,
-    architecture,
-    check_training,
-    count,
     depths,
     has_cross_entropy,
-    labels,
+    image_classes,
     numbers,
-    reader,
-    sources_of,
+    timm_fields,
+    timm_name,
 )
+from gdlab.models.names.encoder_names import BATCH_NORM, check_training, sources_of
 from gdlab.models.resnet import ResNetConfig, ResNetNames, residual_network
 
 PARTS = tuple((f"layer.{i}.convolution", f"layer.{i}.normalization") for i in range(3))
@@ -78,14 +63,6 @@ ARGUMENTS: Fields = {
 }  # fmt: skip
 
 
-NAMED: Fields = {
-    "architecture": Field("", anything, ""), "num_classes": Field("classes", count, 1000),
-    "global_pool": Field("", only("avg", ""), "avg"), "num_features": Field("", anything, None),
-    **{f"label_{name}": Field("", anything, None) for name in ("names", "descriptions")},
-    "model_args": Field("arguments", reader(ARGUMENTS), {}),
-}  # fmt: skip
-
-
 def named(architecture: str) -> bool:
     """Whether timm or torchvision has a residual network of this name that is built here."""
     return architecture.partition(".")[0] in ARCHITECTURES
@@ -93,15 +70,15 @@ def named(architecture: str) -> bool:
 
 def config(fields: Mapping[str, Any]) -> ResNetConfig:
     """Read config.json, of transformers or, by the name of its architecture, of timm or torchvision."""
-    plain = str(fields.get("architecture", "")).partition(".")[0]
+    plain = timm_name(fields)
     if plain in ARCHITECTURES:
-        values = read_fields(fields, NAMED)
+        values = read_fields(fields, timm_fields(ARGUMENTS, "avg"))
         return replace(ARCHITECTURES[plain], **{"classes": values["classes"], **values["arguments"]})
     if plain:
         wanted = f"one of {', '.join(ARCHITECTURES)}"
         raise LoadError(WHERE, "config.json: architecture", f"{plain!r:.80}", wanted)
-    classified = architecture(fields, {"Model": False, "ForImageClassification": True}, "ResNet")
-    return ResNetConfig(**read_fields(fields, FIELDS), classes=labels(fields) if classified else 0, names=TRANSFORMERS)
+    classes = image_classes(fields, "ResNet")
+    return ResNetConfig(**read_fields(fields, FIELDS), classes=classes, names=TRANSFORMERS)
 
 
 def build(config: ResNetConfig, request: GraphRequest) -> Graph:

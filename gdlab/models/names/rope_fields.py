@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from gdlab.base.errors import LoadError
-from gdlab.models.family import WHERE, flag, natural, optional, positive
+from gdlab.models.config_fields import flag, natural, optional, positive
+from gdlab.models.family import WHERE
 from gdlab.models.rope_scaling import RopeScaling
 
 Readers = dict[str, tuple[str, Callable[[Any], Any]]]

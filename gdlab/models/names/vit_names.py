@@ -9,34 +9,19 @@ from typing import Any, cast
 from gdlab.base.errors import LoadError
 from gdlab.graph import Graph
 from gdlab.models import blocks
+from gdlab.models.config_fields import Field, Fields, anything, flag, natural, only, optional, positive, read_fields
 from gdlab.models.encoder_block import BlockNames
-from gdlab.models.family import (
-    WHERE,
-    Family,
-    Field,
-    Fields,
-    GraphRequest,
-    Sources,
-    anything,
-    flag,
-    natural,
-    only,
-    optional,
-    positive,
-    read_fields,
-)
-from gdlab.models.names.encoder_names import (
+from gdlab.models.family import WHERE, Family, GraphRequest, Sources
+from gdlab.models.names.encoder_fields import (
     activation,
-    architecture,
-    check_request,
-    count,
     depth,
     has_cross_entropy,
-    labels,
-    reader,
+    image_classes,
     side,
-    sources_of,
+    timm_fields,
+    timm_name,
 )
+from gdlab.models.names.encoder_names import check_request, sources_of
 from gdlab.models.vit import VitConfig, VitNames, vit_encoder
 
 TRANSFORMERS = VitNames(
@@ -94,16 +79,6 @@ TORCHVISION_ARGUMENTS: Fields = {
 }  # fmt: skip
 
 
-def _named(arguments: Fields) -> Fields:
-    """The fields of a config.json of timm."""
-    return {
-        "architecture": Field("", anything, ""), "num_classes": Field("classes", count, 1000),
-        "global_pool": Field("", only("token", ""), "token"), "num_features": Field("", anything, None),
-        **{f"label_{name}": Field("", anything, None) for name in ("names", "descriptions")},
-        "model_args": Field("arguments", reader(arguments), {}),
-    }  # fmt: skip
-
-
 def named(architecture: str) -> bool:
     """Whether timm or torchvision has a vision transformer of this name that is built here."""
     plain = architecture.partition(".")[0]
@@ -112,7 +87,7 @@ def named(architecture: str) -> bool:
 
 def config(fields: Mapping[str, Any]) -> VitConfig:
     """Read config.json, of transformers or, by the name of its architecture, of timm or torchvision."""
-    plain = str(fields.get("architecture", "")).partition(".")[0]
+    plain = timm_name(fields)
     if timm := TIMM_NAME.fullmatch(plain):
         return _timm(fields, timm)
     if torchvision := TORCHVISION_NAME.fullmatch(plain):
@@ -120,14 +95,13 @@ def config(fields: Mapping[str, Any]) -> VitConfig:
     if plain:
         wanted = "a name as vit_base_patch16_224 of timm or vit_b_16 of torchvision"
         raise LoadError(WHERE, "config.json: architecture", f"{plain!r:.80}", wanted)
-    classified = architecture(fields, {"Model": False, "ForImageClassification": True}, "ViT")
-    values = read_fields(fields, FIELDS)
-    values["pooled"] = 0 if classified else values["pooled"] or values["embed_dim"]
-    return VitConfig(**values, classes=labels(fields) if classified else 0, names=TRANSFORMERS)
+    classes, values = image_classes(fields, "ViT"), read_fields(fields, FIELDS)
+    values["pooled"] = 0 if classes else values["pooled"] or values["embed_dim"]
+    return VitConfig(**values, classes=classes, names=TRANSFORMERS)
 
 
 def _timm(fields: Mapping[str, Any], name: re.Match[str]) -> VitConfig:
-    values = read_fields(fields, _named(TIMM_ARGUMENTS))
+    values = read_fields(fields, timm_fields(TIMM_ARGUMENTS, "token"))
     width, depth, heads = TIMM_SIZES[name[1]]
     given = {"embed_dim": width, "depth": depth, "num_heads": heads, "patch_size": int(name[2]),
              "image_size": int(name[3]), "classes": values["classes"], **values["arguments"]}  # fmt: skip
@@ -137,7 +111,7 @@ def _timm(fields: Mapping[str, Any], name: re.Match[str]) -> VitConfig:
 
 
 def _torchvision(fields: Mapping[str, Any], name: re.Match[str]) -> VitConfig:
-    values = read_fields(fields, _named(TORCHVISION_ARGUMENTS))
+    values = read_fields(fields, timm_fields(TORCHVISION_ARGUMENTS, "token"))
     width, depth, heads, wide = TORCHVISION_SIZES[name[1]]
     given = {"embed_dim": width, "depth": depth, "num_heads": heads, "mlp_dim": wide, "patch_size": int(name[2]),
              "classes": values["classes"], **values["arguments"]}  # fmt: skip

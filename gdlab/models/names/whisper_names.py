@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from gdlab.graph import Graph
+from gdlab.models.config_fields import Field, Fields, anything, natural, only, read_fields
 from gdlab.models.encoder_block import BlockNames
-from gdlab.models.family import Family, Field, Fields, GraphRequest, Sources, anything, natural, only, read_fields
-from gdlab.models.names.encoder_names import activation, architecture, check_request, depth, sources_of
+from gdlab.models.family import Family, GraphRequest, Sources
+from gdlab.models.names.encoder_fields import activation, architecture, depth
+from gdlab.models.names.encoder_names import check_request, sources_of
 from gdlab.models.whisper import OPENAI, WhisperConfig, WhisperNames, whisper_encoder
 
 TRANSFORMERS = WhisperNames(

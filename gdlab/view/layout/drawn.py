@@ -15,7 +15,7 @@ from gdlab.view.layout.metrics import ARROW, ENGINE_VERSION, FIRST_LETTERS, LINE
 Kind = Literal["data", "param", "saved", "control"]
 Point = tuple[int, int]
 Short = Callable[[str, int], str]
-"""How a long name is shortened to a number of code points: `cut`, or `ShortNames` of all names of a picture."""
+"""A function that shortens a long name to a number of code points: `cut`, or `ShortNames` of all names of a picture."""
 
 Density = Literal[0, 1, 2, 3]
 """The texts that are drawn: 0 all; 1 no types on pills; 2 nor on boxes, names below ops; 3 names on pills shortened.
