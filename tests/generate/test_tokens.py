@@ -121,16 +121,16 @@ def test_a_batch_has_the_dispatches_of_one(folder: Path) -> None:
 def test_as_many_sequences_go_together_as_a_kernel_can_bind_caches_of(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = gd.models.from_pretrained(folder)
-    alone = [model.generate(ids, 20, device="cpu").finish().tokens for ids in PROMPTS[:4]]
-    with Plans(gd.device("cpu")) as plans:
+    model, device = gd.models.from_pretrained(folder), gd.device("cpu")
+    alone = [model.generate(ids, 60, device=device).finish().tokens for ids in PROMPTS[:4]]
+    with Plans(device) as plans:
         width = plans.decode(model, 32).plan.param_types["k.0"].shape[1]
         assert plans.together(model, 20) == 8
-        target = plans.device.target
-        small = replace(target, limits=replace(target.limits, binding_bytes=3 * 4 * width * 32))
-        monkeypatch.setattr(plans.device, "target", small)
-        assert [plans.together(model, positions) for positions in (9, 16, 17, 32, 33, 300)] == [6, 6, 3, 3, 1, 1]
-        made = model.generate(PROMPTS[:4], 20, device=plans.device)
+        target = device.target
+        small = replace(target, limits=replace(target.limits, binding_bytes=3 * 4 * width * 128))
+        monkeypatch.setattr(device, "target", small)
+        assert [plans.together(model, positions) for positions in (33, 64, 65, 128, 129, 900)] == [6, 6, 3, 3, 1, 1]
+        made = model.generate(PROMPTS[:4], 60, device=device)
         assert [len(group.rows) for group in made._groups] == [3, 1] and made.finish().tokens == alone
 
 
