@@ -189,6 +189,22 @@ def test_rows_that_do_not_fit_are_dropped_and_told(kind: str, device: str) -> No
         assert "1 cache write dropped" in str(report) and "finite" not in str(report)
 
 
+def test_of_several_caches_those_are_told_in_which_rows_do_not_fit(device: str) -> None:
+    with Graph() as g:
+        new, cache = ops.input("new", (6, 2)), ops.parameter("cache", (12, 2), init="zeros")
+        g.set_outputs([ops.cache_write(new, cache, ops.input_u32("pos", (3,)))])
+    with build_inference_session(g, device=device) as session:
+        session.set_parameter("cache", np.zeros((12, 2)))
+        session.set_input("new", np.arange(1.0, 13).reshape(6, 2))
+        session.set_input_u32("pos", [2, 3, 2**32 - 1])
+        report = str(session.step_debug())
+        np.testing.assert_array_equal(session.read_output()[:, 0], [0, 0, 1, 3, *[0] * 8])
+        assert "rows 3 … 4 do not fit in cache 1 of 3, of 4, nor in 1 other: nothing is written" in report
+        session.set_input_u32("pos", [0, 2, 1])
+        assert session.step_debug().first_bad() is None
+        np.testing.assert_array_equal(session.read_output()[:, 0], [1, 3, 1, 3, 0, 0, 5, 7, 0, 9, 11, 0])
+
+
 def test_looking_writes_nothing(device: str) -> None:
     with build_inference_session(small(), device=device) as session:
         session.set_parameter("cache", np.zeros((5, 4)))

@@ -213,11 +213,16 @@ class NonfiniteSearch:
         if d.custom is None or not d.custom.form.startswith("cache_"):
             return ""
         operands = zip(d.custom.names, d.operands, strict=False)
-        read = {n: int(self.inspection.values.read(o.buffer).flat[0]) for n, o in operands if n in ("pos", "count")}
-        start, rows = read["pos"], min(read.get("count", d.custom["NEW"]), d.custom["NEW"])
-        if start + rows <= d.custom["ROWS"]:
+        read = {n: self.inspection.values.read(o.buffer).ravel() for n, o in operands if n in ("pos", "count")}
+        caches = d.custom["CACHES"]
+        new, capacity = d.custom["NEW"] // caches, d.custom["ROWS"] // caches
+        rows = min(int(read["count"][0]), new) if "count" in read else new
+        late = [(own, int(start)) for own, start in enumerate(read["pos"]) if int(start) + rows > capacity]
+        if not late:
             return ""
-        return f"rows {start} … {start + rows - 1} do not fit in a cache of {d.custom['ROWS']}: nothing is written"
+        (own, start), more = late[0], f", nor in {plural(len(late) - 1, 'other')}" if len(late) > 1 else ""
+        which = "a cache" if caches == 1 else f"cache {own} of {caches},"
+        return f"rows {start} … {start + rows - 1} do not fit in {which} of {capacity}{more}: nothing is written"
 
     def bad_parameters(self, but: Container[int] = ()) -> list[str]:
         """Return the parameters that are not finite, except those that lie in the buffers `but`."""
