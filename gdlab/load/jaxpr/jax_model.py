@@ -26,7 +26,8 @@ from gdlab.base.types import Array
 from gdlab.base.words import plural
 from gdlab.graph import Graph
 from gdlab.graph.source import Location
-from gdlab.load.jaxpr.primitives import PRIMITIVES, Equation
+from gdlab.load.jaxpr.equation import Equation
+from gdlab.load.jaxpr.primitives import PRIMITIVES
 from gdlab.load.onnx.numbers import bounds_of_input, rounded
 from gdlab.load.onnx.onnx_layout import joined
 from gdlab.load.onnx.tensor import GraphParameters, Tensor, kind_of, known
@@ -45,6 +46,11 @@ INLINED = {  # primitives that call a jaxpr -> the parameter that holds it
     "custom_vjp_call_jaxpr": "fun_jaxpr",
 }  # fmt: skip
 BORDERS = ("pjit.py", "custom_derivatives.py", "ad_checkpoint.py", "loops.py")  # of JAX, where a function is traced
+ADVICE = {  # of primitives that are not taken, by the first word of their names
+    "while": "a fori_loop whose bounds are constants, or a scan, is written out",
+    "random": "draw the numbers outside, and give them as an input",
+    "threefry2x32": "draw the numbers outside, and give them as an input",
+}  # fmt: skip
 MOST_STEPS = 512  # of a scan, whose body is written out
 MOST_EQUATIONS = 1 << 16
 
@@ -256,7 +262,9 @@ class _Builder:
         for inner, self.outer in waiting:
             for e in inner.eqns:
                 if e.primitive.name not in names:
-                    unknown.append((e.primitive.name, self._told(e)))
+                    advice = ADVICE.get(e.primitive.name.partition("_")[0])
+                    told = self._told(e)
+                    unknown.append((e.primitive.name, f"{told}: {advice}" if advice else told))
                 elif rule := self._own_derivative(e):
                     unknown.append((rule, self._told(e).replace(e.primitive.name, rule, 1)))
                 waiting += [(each, self._place(e)) for each in _inner(e)]
@@ -323,6 +331,9 @@ class _Builder:
         if translation is None:  # in a branch
             raise Unsupported("which is not understood")
         metas = [Meta(str(v.aval.dtype), tuple(v.aval.shape)) for v in e.outvars]
+        if all(0 in meta.shape and meta.dtype in CODES for meta in metas):  # no elements, whatever is computed
+            empty = [known(np.zeros(meta.shape), kind_of(meta.dtype)) for meta in metas]
+            return [replace(t, dtype=meta.dtype) for t, meta in zip(empty, metas, strict=True)]
         call = Aten(AtenNode(e.primitive.name, (), (f"{e.primitive.name}.{self.count}",)), self.home, metas, True, {})
         result = translation(Equation(call, e.params), *given)
         made = (result,) if isinstance(result, Tensor) else tuple(result)

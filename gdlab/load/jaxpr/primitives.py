@@ -8,71 +8,21 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
 from gdlab import ops
-from gdlab.base.types import Shape
+from gdlab.load.jaxpr.equation import Equation, Translation, same
+from gdlab.load.jaxpr.gather_scatter import dynamic_slice, dynamic_update_slice, gathered, scattered
 from gdlab.load.onnx.tensor import Tensor, fitted, known
-from gdlab.load.pt2.aten_layers import LAYERS
-from gdlab.load.pt2.aten_layout import LAYOUT
-from gdlab.load.pt2.aten_math import MATH
-from gdlab.load.pt2.call import Aten, Result
 from gdlab.load.shared import Unsupported
 
-ATEN = {**MATH, **LAYOUT, **LAYERS}
-Params = Mapping[str, Any]
+MOST_FACTORS = 16  # of a power of integers
 TO_EVEN = 1  # of jax.lax.RoundingMethod
-
-
-@dataclass(frozen=True, slots=True)
-class Equation:
-    """An equation on its way into a graph: how results are made, its parameters, the types of its results."""
-
-    call: Aten
-    params: Params
-
-    @property
-    def shape(self) -> Shape:
-        """The shape of the first result."""
-        return self.call.meta.shape
-
-    @property
-    def dtype(self) -> str:
-        """The type of numbers of the first result."""
-        return self.call.meta.dtype
-
-    def onnx(self, op: str, *inputs: Tensor | None, **attrs: Any) -> Tensor:
-        """The result of an operator of ONNX."""
-        return self.call.onnx(op, *inputs, **attrs)
-
-    def aten(self, name: str, *operands: Any, **arguments: Any) -> Tensor:
-        """The result of an operator of ATen."""
-        made = ATEN[name](self.call, *operands, **arguments)
-        return made if isinstance(made, Tensor) else made[0]
-
-    def ints(self, numbers: Sequence[int]) -> Tensor:
-        """Numbers as a constant."""
-        return self.call.ints([int(n) for n in numbers])
-
-    def permuted(self, x: Tensor, order: Sequence[int]) -> Tensor:
-        """Axis i of the result is axis order[i] of x."""
-        return self.aten("permute", x, tuple(map(int, order)))
-
-    def reshaped(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """The elements of x in row-major order."""
-        return self.call.reshaped(x, tuple(map(int, shape)))
-
-
-Translation = Callable[..., Result]
-
-
-def same(e: Equation, *operands: Tensor) -> Sequence[Tensor]:
-    """Operands as they are."""
-    return operands
 
 
 def _onnx(op: str) -> Translation:
@@ -101,8 +51,11 @@ def _less(e: Equation, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _select(e: Equation, which: Tensor, *cases: Tensor) -> Tensor:
-    if which.kind != "bool" or len(cases) != 2:
-        raise Unsupported(f"a choice of {len(cases)} by integers")
+    if which.kind != "bool":
+        made = cases[0]
+        for k, case in enumerate(cases[1:], 1):
+            made = e.onnx("Where", e.onnx("Equal", which, e.call.number(k, which.dtype)), case, made)
+        return made
     if which.known and np.asarray(which.array).size and np.unique(np.asarray(which.array)).size == 1:
         return cases[int(np.asarray(which.array).reshape(-1)[0])]
     return e.onnx("Where", which, cases[1], cases[0])
@@ -126,6 +79,8 @@ def _clamp(e: Equation, low: Tensor, x: Tensor, high: Tensor) -> Tensor:
 
 def _integer_pow(e: Equation, x: Tensor) -> Tensor:
     y = int(e.params["y"])
+    if x.kind == "int" and 1 <= y <= MOST_FACTORS:
+        return reduce(partial(e.onnx, "Mul"), [x] * y)
     return e.aten("square", x) if y == 2 and x.kind == "float" else e.aten("pow.Tensor_Scalar", x, y)
 
 
@@ -138,9 +93,12 @@ def _divided(e: Equation, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _rounded(e: Equation, x: Tensor) -> Tensor:
-    if int(e.params["rounding_method"]) != TO_EVEN:
-        raise Unsupported("rounding halves away from zero: round to even is taken")
-    return e.aten("round", x)
+    if int(e.params["rounding_method"]) == TO_EVEN:
+        return e.aten("round", x)
+    size = e.onnx("Abs", x)
+    below = e.aten("floor", size)
+    up = e.onnx("GreaterOrEqual", e.onnx("Sub", size, below), e.call.number(0.5, x.dtype))
+    return e.onnx("Mul", e.aten("sign", x), e.onnx("Add", below, e.call.cast(up, x.dtype)))
 
 
 def _finite(e: Equation, x: Tensor) -> Tensor:
@@ -149,6 +107,92 @@ def _finite(e: Equation, x: Tensor) -> Tensor:
 
 def _erfc(e: Equation, x: Tensor) -> Tensor:
     return e.onnx("Sub", e.call.number(1.0, x.dtype), e.onnx("Erf", x))
+
+
+def _cube_root(e: Equation, x: Tensor) -> Tensor:
+    third = e.call.number(1 / 3, x.dtype)
+    return e.onnx("Mul", e.aten("sign", x), e.onnx("Pow", e.onnx("Abs", x), third))
+
+
+def _erf_inv(e: Equation, x: Tensor) -> Tensor:
+    """The inverse of erf by two polynomials (M. Giles, "Approximating the erfinv function", 2010)."""
+    w = e.onnx("Neg", e.aten("log1p", e.onnx("Neg", e.aten("square", x))))
+    border = e.call.number(5.0, x.dtype)
+    near = _polynomial(e, e.onnx("Sub", w, e.call.number(2.5, x.dtype)), NEAR)
+    root = e.onnx("Sqrt", e.onnx("Max", w, border))  # whose gradient is finite where it is not chosen
+    far = _polynomial(e, e.onnx("Sub", root, e.call.number(3.0, x.dtype)), FAR)
+    chosen = e.onnx("Where", e.onnx("Less", w, border), near, far)
+    end = e.onnx("Equal", e.onnx("Abs", x), e.call.number(1.0, x.dtype))
+    return e.onnx("Mul", e.onnx("Where", end, e.call.number(math.inf, x.dtype), chosen), x)
+
+
+NEAR = (2.81022636e-8, 3.43273939e-7, -3.5233877e-6, -4.39150654e-6, 2.1858087e-4, -1.25372503e-3, -4.17768164e-3,
+        0.246640727, 1.50140941)  # fmt: skip
+FAR = (-2.00214257e-4, 1.00950558e-4, 1.34934322e-3, -3.67342844e-3, 5.73950773e-3, -7.6224613e-3, 9.43887047e-3,
+       1.00167406, 2.83297682)  # fmt: skip
+
+
+def _polynomial(e: Equation, x: Tensor, factors: Sequence[float]) -> Tensor:
+    """By Horner's rule, the highest power first."""
+    made = e.call.number(factors[0], x.dtype)
+    for factor in factors[1:]:
+        made = e.onnx("Add", e.onnx("Mul", made, x), e.call.number(factor, x.dtype))
+    return made
+
+
+def _angle(e: Equation, y: Tensor, x: Tensor) -> Tensor:
+    """The angle of the point (x, y), whose -0 is 0: the arc tangent of the smaller by the larger coordinate, turned."""
+    zero, one = (e.call.number(n, x.dtype) for n in (0.0, 1.0))
+    steep, left = e.onnx("Greater", e.onnx("Abs", y), e.onnx("Abs", x)), e.onnx("Less", x, zero)
+    above, below = e.onnx("Where", steep, x, y), e.onnx("Where", steep, y, x)
+    turn = e.onnx("Atan", e.onnx("Div", above, e.onnx("Where", e.onnx("Equal", below, zero), one, below)))
+    sides = [e.onnx("Where", e.onnx("Less", y, zero), e.call.number(-a, x.dtype), e.call.number(a, x.dtype))
+             for a in (math.pi / 2, math.pi)]  # fmt: skip
+    flat = e.onnx("Where", left, e.onnx("Add", turn, sides[1]), turn)
+    return e.onnx("Where", steep, e.onnx("Sub", sides[0], turn), flat)
+
+
+def _ordered(strict: bool) -> Translation:
+    """Less (or equal) in an order that has NaN behind all numbers."""
+
+    def translate(e: Equation, x: Tensor, y: Tensor) -> Tensor:
+        if not strict:
+            x, y = y, x
+        less = e.onnx("And", e.onnx("Not", e.onnx("IsNaN", x)), e.onnx("Not", e.onnx("GreaterOrEqual", x, y)))
+        return less if strict else e.onnx("Not", less)
+
+    return translate
+
+
+def _reduced_precision(e: Equation, x: Tensor) -> Tensor:
+    exponent, mantissa = int(e.params["exponent_bits"]), int(e.params["mantissa_bits"])
+    if exponent >= 8 and mantissa >= 23:
+        return x
+    name = {(8, 7): "bfloat16", (5, 10): "float16"}.get((exponent, mantissa))
+    if name is None:
+        raise Unsupported(f"a float of {exponent} and {mantissa} bits: those of float16 and bfloat16 are taken")
+    return e.call.cast(e.call.cast(x, name), x.dtype)
+
+
+def _shifted(times: bool) -> Translation:
+    """Integers shifted by a constant number of bits."""
+
+    def translate(e: Equation, x: Tensor, by: Tensor) -> Tensor:
+        bits = np.asarray(by.array) if by.known else np.zeros(0)
+        if not bits.size or bits.min() < 0 or bits.max() > 30:
+            raise Unsupported("a shift by a number of bits that the graph computes, or by more than 30")
+        factor = e.call.cast(replace(known(np.int64(1) << bits.astype(np.int64)), dtype="int64"), x.dtype)
+        if times:
+            return e.onnx("Mul", x, factor)
+        return e.aten("div.Tensor_mode", x, factor, rounding_mode="floor")
+
+    return translate
+
+
+def _platform(e: Equation) -> Tensor:
+    """Which of several forms of one function is meant: that for all platforms, if there is one."""
+    kinds = list(e.params["platforms"])
+    return e.call.number(kinds.index(None) if None in kinds else 0, e.dtype)
 
 
 def _converted(e: Equation, x: Tensor) -> Tensor:
@@ -184,31 +228,25 @@ def _iota(e: Equation) -> Tensor:
 
 def _sliced(e: Equation, x: Tensor) -> Tensor:
     starts, ends = e.params["start_indices"], e.params["limit_indices"]
-    return _cut(e, x, starts, ends, e.params["strides"] or [1] * len(starts))
-
-
-def _cut(e: Equation, x: Tensor, starts: Sequence[int], ends: Sequence[int], steps: Sequence[int]) -> Tensor:
-    at = [k for k, n in enumerate(x.shape) if (starts[k], ends[k], steps[k]) != (0, n, 1)]
-    if not at:
-        return x
-    parts = [e.ints([numbers[k] for k in at]) for numbers in (starts, ends)]
-    return e.call.like(x, e.onnx("Slice", x, *parts, e.ints(at), e.ints([steps[k] for k in at])))
-
-
-def _dynamic_slice(e: Equation, x: Tensor, *starts: Tensor) -> Tensor:
-    if not all(start.known for start in starts):
-        raise Unsupported("a slice whose beginning is computed in the graph")
-    sizes = e.params["slice_sizes"]
-    first = [min(max(int(np.asarray(s.array)), 0), n - size)
-             for s, n, size in zip(starts, x.shape, sizes, strict=True)]  # fmt: skip
-    return _cut(e, x, first, [a + size for a, size in zip(first, sizes, strict=True)], [1] * len(sizes))
+    return e.cut(x, starts, ends, e.params["strides"] or [1] * len(starts))
 
 
 def _padded(e: Equation, x: Tensor, value: Tensor) -> Tensor:
-    borders = e.params["padding_config"]
-    if any(low < 0 or high < 0 or inner for low, high, inner in borders):
-        raise Unsupported("a padding below 0, or between elements")
-    return e.onnx("Pad", x, e.ints([b[0] for b in borders] + [b[1] for b in borders]), value)
+    """Elements at the ends of axes and between elements; a negative number takes some away."""
+    return _bordered(e, x, value, e.params["padding_config"])
+
+
+def _bordered(e: Equation, x: Tensor, value: Tensor, borders: Sequence[tuple[int, int, int]]) -> Tensor:
+    for axis, (_, _, inner) in enumerate(borders):
+        if inner and (n := x.shape[axis]) > 1:
+            apart = e.reshaped(x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]))
+            behind = [inner if k == axis + 1 else 0 for k in range(len(apart.shape))]
+            wide = e.onnx("Pad", apart, e.ints([0] * len(behind) + behind), value)
+            wide = e.reshaped(wide, (*x.shape[:axis], n * (inner + 1), *x.shape[axis + 1 :]))
+            ends = [n * (inner + 1) - inner if k == axis else m for k, m in enumerate(x.shape)]
+            x = e.cut(e.call.like(x, wide), [0] * len(ends), ends, [1] * len(ends))
+    sides = [int(b[side]) for side in (0, 1) for b in borders]
+    return e.call.like(x, e.onnx("Pad", x, e.ints(sides), value)) if any(sides) else x
 
 
 def _concatenated(e: Equation, *parts: Tensor) -> Tensor:
@@ -241,32 +279,9 @@ def _cuts(e: Equation, x: Tensor, axis: int, sizes: Sequence[int]) -> list[Tenso
     for size in map(int, sizes):
         starts, ends = [0] * len(x.shape), list(x.shape)
         starts[axis], ends[axis] = first, first + size
-        made.append(_cut(e, x, starts, ends, [1] * len(x.shape)))
+        made.append(e.cut(x, starts, ends, [1] * len(x.shape)))
         first += size
     return made
-
-
-def _gathered(e: Equation, x: Tensor, index: Tensor) -> Tensor:
-    """Slices of one axis by indices, or an element of one axis for each place of the others. Indices that point outside
-    are not looked for: JAX gives NaN there."""
-    d, sizes = e.params["dimension_numbers"], e.params["slice_sizes"]
-    if len(d.start_index_map) != 1 or index.shape[-1] != 1:
-        raise Unsupported("indices of several axes at once")
-    axis, rank = d.start_index_map[0], len(x.shape)
-    rest = tuple(k for k in range(rank) if k != axis)
-    at = e.reshaped(index, index.shape[:-1])
-    if d.operand_batching_dims:
-        if d.operand_batching_dims != rest or d.start_indices_batching_dims != rest or len(at.shape) != rank:
-            raise Unsupported("indices that share some axes with what is indexed")
-        return e.call.like(x, e.onnx("GatherElements", x, at, axis=axis))
-    if d.collapsed_slice_dims != (axis,) or any(sizes[k] != x.shape[k] for k in rest):
-        raise Unsupported("parts of slices by indices")
-    made = e.call.like(x, e.onnx("Gather", x, at, axis=axis))  # axes before, of the indices, behind
-    count = len(at.shape)
-    places = [k for k in range(rank - 1 + count) if k not in d.offset_dims]
-    own = dict(zip(d.offset_dims, (*range(axis), *range(axis + count, rank - 1 + count)), strict=True))
-    own |= dict(zip(places, range(axis, axis + count), strict=True))
-    return e.permuted(made, [own[k] for k in range(rank - 1 + count)])
 
 
 # folds ----------------------------------------------------------------------------------------------------------------
@@ -295,6 +310,49 @@ def _summed(e: Equation, x: Tensor) -> Tensor:
     return e.onnx("CumSum", x, e.ints([e.params["axis"]]), reverse=int(e.params["reverse"]))
 
 
+def _running(combine: Callable[[Equation, Tensor, Tensor], Tensor]) -> Translation:
+    """All elements up to each, combined: by what lies 1, 2, 4, … places before."""
+
+    def translate(e: Equation, x: Tensor) -> Tensor:
+        axis, back, step, steps = int(e.params["axis"]), bool(e.params["reverse"]), 1, [1] * len(x.shape)
+        zeros, n = [0] * len(x.shape), x.shape[e.params["axis"]]
+        while step < n:
+            from_step = [step if k == axis else 0 for k in range(len(steps))]
+            to_step, before = ([m if k == axis else size for k, size in enumerate(x.shape)] for m in (step, n - step))
+            from_end = [n - step if k == axis else 0 for k in range(len(steps))]
+            front, late = e.cut(x, zeros, before, steps), e.cut(x, from_step, x.shape, steps)
+            both = e.call.like(x, combine(e, late, front))
+            rest = e.cut(x, from_end, x.shape, steps) if back else e.cut(x, zeros, to_step, steps)
+            x = e.call.like(x, e.onnx("Concat", *((both, rest) if back else (rest, both)), axis=axis))
+            step *= 2
+        return x
+
+    return translate
+
+
+def _log_of_sum(e: Equation, x: Tensor, y: Tensor) -> Tensor:
+    """log(exp x + exp y); of equals x + log 2, so that no infinity is taken from another."""
+    zero = e.call.number(0.0, x.dtype)
+    apart = e.onnx("Where", e.onnx("Equal", x, y), zero, e.onnx("Neg", e.onnx("Abs", e.onnx("Sub", x, y))))
+    return e.onnx("Add", e.onnx("Max", x, y), e.aten("log1p", e.onnx("Exp", apart)))
+
+
+def _sorted(e: Equation, *operands: Tensor) -> Sequence[Tensor]:
+    """Operands in the order of the first ones, equal keys as they come and NaN last: one stable pass for each key, the
+    first key last."""
+    axis, keys = int(e.params["dimension"]), int(e.params["num_keys"])
+    n = operands[0].shape[axis]
+    back = (axis,)
+    if len(operands) == 1:
+        return [e.aten("flip", e.call.onnx_all("TopK", 2, operands[0], e.ints([n]), axis=axis)[0], back)]
+    made = list(operands)
+    for key in reversed(range(keys)):
+        found = e.call.onnx_all("TopK", 2, e.aten("flip", made[key], back), e.ints([n]), axis=axis)[1]
+        at = e.onnx("Sub", e.call.number(n - 1, "int64"), e.aten("flip", found, back))
+        made = [e.call.like(t, e.onnx("GatherElements", t, at, axis=axis)) for t in made]
+    return made
+
+
 def _top_k(e: Equation, x: Tensor) -> Sequence[Tensor]:
     if e.params.get("axis", len(x.shape) - 1) != len(x.shape) - 1:
         raise Unsupported("the largest along another axis than the last")
@@ -320,13 +378,18 @@ def _dot_general(e: Equation, x: Tensor, y: Tensor) -> Tensor:
 
 def _convolved(e: Equation, x: Tensor, w: Tensor) -> Tensor:
     p = e.params
-    if set(p["lhs_dilation"]) - {1} or p["batch_group_count"] != 1:
-        raise Unsupported("a convolution of an image with gaps, or with groups of the batch")
-    d = p["dimension_numbers"]
+    if p["batch_group_count"] != 1:
+        raise Unsupported("a convolution with groups of the batch")
+    d, borders, gaps = p["dimension_numbers"], p["padding"], p["lhs_dilation"]
+    images = e.permuted(x, d.lhs_spec)
+    if set(gaps) - {1} or min(min(b) for b in borders) < 0:
+        sides = ((int(low), int(high), int(n) - 1) for (low, high), n in zip(borders, gaps, strict=True))
+        around = [(0, 0, 0), (0, 0, 0), *sides]
+        images, borders = _bordered(e, images, e.call.number(0.0, x.dtype), around), [(0, 0)] * len(gaps)
     made = e.onnx(
-        "Conv", e.permuted(x, d.lhs_spec), e.permuted(w, d.rhs_spec), strides=tuple(map(int, p["window_strides"])),
+        "Conv", images, e.permuted(w, d.rhs_spec), strides=tuple(map(int, p["window_strides"])),
         dilations=tuple(map(int, p["rhs_dilation"])), group=int(p["feature_group_count"]),
-        pads=tuple(int(b[side]) for side in (0, 1) for b in p["padding"]),
+        pads=tuple(int(b[side]) for side in (0, 1) for b in borders),
     )  # fmt: skip
     return e.permuted(made, np.argsort(d.out_spec).tolist())
 
@@ -381,16 +444,24 @@ PRIMITIVES: dict[str, Translation] = {
     "gt": _compared("Greater"), "ge": _compared("GreaterOrEqual"), "select_n": _select, "clamp": _clamp,
     "max": _extreme("Max", -math.inf), "min": _extreme("Min", math.inf), "integer_pow": _integer_pow,
     "pow": _power, "div": _divided, "round": _rounded, "is_finite": _finite,
-    "erfc": _erfc, "convert_element_type": _converted, "stop_gradient": _stopped, "copy": same, "copy_p": same,
+    "erfc": _erfc, "erf_inv": _erf_inv, "cbrt": _cube_root, "atan2": _angle, "lt_to": _ordered(True),
+    "le_to": _ordered(False), "reduce_precision": _reduced_precision, "platform_index": _platform,
+    "shift_left": _shifted(True), "shift_right_arithmetic": _shifted(False),
+    "convert_element_type": _converted, "stop_gradient": _stopped, "copy": same, "copy_p": same,
     "optimization_barrier": same,
     "reshape": _reshape, "squeeze": _into_shape, "expand_dims": _into_shape, "broadcast_in_dim": _broadcast,
     "transpose": lambda e, x: e.permuted(x, e.params["permutation"]), "iota": _iota, "slice": _sliced,
-    "rev": lambda e, x: e.aten("flip", x, tuple(e.params["dimensions"])), "dynamic_slice": _dynamic_slice,
-    "pad": _padded, "concatenate": _concatenated, "split": _split, "gather": _gathered,
+    "rev": lambda e, x: e.aten("flip", x, tuple(e.params["dimensions"])), "dynamic_slice": dynamic_slice,
+    "pad": _padded, "concatenate": _concatenated, "split": _split, "gather": gathered,
+    "dynamic_update_slice": dynamic_update_slice, "scatter": scattered("none"), "scatter-add": scattered("add"),
+    "scatter-mul": scattered("mul"), "scatter-max": scattered("max"), "scatter-min": scattered("min"),
     "stack": _stacked, "unstack": _unstacked, "tile": _tiled,
     "reduce_sum": _reduced("ReduceSum"), "reduce_max": _reduced("ReduceMax"), "reduce_min": _reduced("ReduceMin"),
     "reduce_prod": _reduced("ReduceProd"), "reduce_and": _masks("all.dims"), "reduce_or": _masks("any.dims"),
     "argmax": _place("ArgMax"), "argmin": _place("ArgMin"), "cumsum": _summed, "top_k": _top_k,
+    "sort": _sorted, "cumprod": _running(lambda e, x, y: e.onnx("Mul", x, y)),
+    "cummax": _running(lambda e, x, y: e.onnx("Max", x, y)), "cummin": _running(lambda e, x, y: e.onnx("Min", x, y)),
+    "cumlogsumexp": _running(_log_of_sum),
     "dot_general": _dot_general, "conv_general_dilated": _convolved, "reduce_window_max": _window("MaxPool"),
     "reduce_window_sum": _window("AveragePool"),
 }  # fmt: skip
