@@ -72,7 +72,7 @@ class ShowMagics(Words):
     @argument("--run", metavar="N", type=count, help="open a session and run N steps")
     @argument("--device", metavar="D", type=device_name, help="device of plan and session (auto): cpu, wgpu, wgpu:1")
     @argument("--diff", metavar="OTHER", help="%%graph NAME: what is different in OTHER")
-    @argument("--dims", metavar="NAME=N,…", type=extents, help="numbers for extents that an ONNX file leaves open")
+    @argument("--dims", metavar="NAME=N,…", type=extents, help="numbers for extents that a file of a model leaves open")
     @argument("--like", metavar="X,…", help="%%graph NET: variables, the inputs of a PyTorch module or JAX function")
     @rule_options
     @run_options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -71,6 +71,16 @@ def enumerated(texts: Sequence[str], characters: int, separator: str = "; ") -> 
             break
     more = [f"and {whole(len(texts) - len(shown))} more"] if len(shown) < len(texts) else []
     return separator.join([*shown, *more])
+
+
+def open_extents(where: str, listed: Sequence[str], names: Mapping[str, int]) -> LoadError:
+    """The error for extents that have names and no numbers, each told in `listed`; `names`: a number for each that the
+    option to add shows."""
+    shown = list(names.items())[:4]
+    example = ", ".join(f"{name!r:.60}: {n}" for name, n in shown)
+    option, rest = ",".join(f"{name:.60}={n}" for name, n in shown), ", …" if len(names) > 4 else ""
+    wanted = f"a number for each: {where}(…, dims={{{example}{rest}}}), in a notebook or on the command line --dims "
+    return LoadError(where, "named extents", enumerated(listed, 2400), wanted + option + rest, details=listed)
 
 
 def common(*shapes: Shape) -> Shape:

@@ -33,7 +33,7 @@ def open_model(path: str | Path, dims: Mapping[str, int] | None = None) -> Study
     """Open the ONNX model in a file with the file's weights; a `.safetensors` of the same name beside it has the last
     word on those that it names. Either of the two files may be given. `dims`: numbers for extents that have names. A
     language model in a GGUF file opens as its prompt of `length` positions, with the file's blocks as weights; a
-    `.pt2` of PyTorch has all its extents. A folder is a pretrained model."""
+    `.pt2` of PyTorch names those that are dynamic. A folder is a pretrained model."""
     if _is_folder(Path(path)):
         return _open_pretrained(Path(path), dims or {})
     if str(path).endswith(".gguf"):
@@ -90,9 +90,7 @@ def open_module(name: str, module: Any, examples: Sequence[Any], **options: Any)
 def _open_pt2(path: Path, dims: Mapping[str, int]) -> Study:
     from gdlab.load.pt2.pt2_model import load_pt2
 
-    for name, n in dims.items():
-        raise ArgumentError("dims", "--dims", f"{name}={n}", f"none: all extents of {path.name} are numbers")
-    model = load_pt2(path)
+    model = load_pt2(path, dims=dims)
     return Study(model.graph, name=_study_name(path), weights=model.weights, notes=model.notes)
 
 

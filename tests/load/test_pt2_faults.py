@@ -84,7 +84,21 @@ PROGRAMS: dict[str, tuple[Change, str]] = {
     "a path that leaves": (lambda m, c: c["body.weight"].update(path_name="../../etc/passwd"), "no entry"),
     "a pickled weight": (lambda m, c: c["body.weight"].update(use_pickle=True), "a class of its own"),
     "dynamic extents": (lambda m, c: values(m)["x"].update(
-        sizes=[{"as_expr": {"expr_str": "s0"}}, {"as_int": 3}]), "dynamic ones of x"),
+        sizes=[{"as_expr": {"expr_str": "s0"}}, {"as_int": 3}]), "s0 (axis 0 of input 'x'; at least 1)"),
+    "an open extent of a weight": (lambda m, c: values(m)["p_body.weight"].update(
+        sizes=[{"as_expr": {"expr_str": "s0"}}, {"as_int": 3}]), "dynamic ones of p_body.weight"),
+    "an extent that calls": (lambda m, c: values(m)["x"].update(
+        sizes=[{"as_expr": {"expr_str": "__import__('os').abort()"}}]), "extent: given \"__import__('os').abort()"),
+    "a huge power": (lambda m, c: values(m)["x"].update(
+        sizes=[{"as_expr": {"expr_str": "9**9**9**9"}}]), "extent: given '9**9**9**9'"),
+    "a division by 0": (lambda m, c: values(m)["x"].update(
+        sizes=[{"as_expr": {"expr_str": "FloorDiv(4, 0)"}}]), "sums, products and quotients of whole numbers"),
+    "an extent in many brackets": (lambda m, c: values(m)["x"].update(
+        sizes=[{"as_expr": {"expr_str": "-" * 999 + "1"}}]), "extent: given '----"),
+    "a long extent": (lambda m, c: values(m)["x"].update(
+        sizes=[{"as_expr": {"expr_str": "1" * 1001}}]), "an expression of 1,001 characters"),
+    "no expression": (lambda m, c: values(m)["x"].update(sizes=[{"as_expr": {"expr_str": "1 +"}}]), "an expression"),
+    "an expression of another type": (lambda m, c: values(m)["x"].update(sizes=[{"as_expr": 7}]), "an expression"),
     "a later version": (lambda m, c: m["schema_version"].update(major=99), "version 99"),
     "no graph": (lambda m, c: m["graph_module"].pop("graph"), "graph: given None"),
     "a cycle": (lambda m, c: m["graph_module"]["graph"]["nodes"].insert(

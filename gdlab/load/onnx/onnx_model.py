@@ -35,7 +35,7 @@ from gdlab.load.onnx.quantized import QUANTIZED
 from gdlab.load.onnx.recurrent import RECURRENT
 from gdlab.load.onnx.resizing import RESIZING
 from gdlab.load.onnx.tensor import GraphParameters, NodeRecord, OnnxCall, Tensor, Translate, kind_of
-from gdlab.load.shared import MOST_NODES, Malformed, Unsupported, check_growth, enumerated, load_errors, refused
+from gdlab.load.shared import MOST_NODES, Malformed, Unsupported, check_growth, load_errors, open_extents, refused
 
 TABLE: dict[str, Translate] = {
     **MATH, **LAYOUT, **LAYERS, **FUNCTIONS, **INDEXING, **RESIZING, **RECURRENT, **QUANTIZED
@@ -112,16 +112,8 @@ def _assumed(inputs: Sequence[InputRecord], dims: Mapping[str, int]) -> dict[str
             f"{f' and {len(at) - 4} more' if len(at) > 4 else ''})"
             for name, at in missing.items()
         ]
-        raise _open_extents(listed, list(missing))
+        raise open_extents(WHERE, listed, dict.fromkeys(missing, 128))
     return dict.fromkeys(places, 1)
-
-
-def _open_extents(listed: Sequence[str], names: Sequence[str]) -> LoadError:
-    example = ", ".join(f"{name!r:.60}: 128" for name in names[:4])
-    option = ",".join(f"{name:.60}=128" for name in names[:4])
-    rest = ", …" if len(names) > 4 else ""
-    wanted = f"a number for each: load_onnx(…, dims={{{example}{rest}}}), in a notebook or on the command line --dims "
-    return LoadError(WHERE, "named extents", enumerated(listed, 2400), wanted + option + rest, details=listed)
 
 
 def _shape(record: InputRecord, dims: Mapping[str, int], given: Sequence[int] | None) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -21,6 +21,7 @@ from gdlab.load.pt2.archive import (
     numbers_of,
     whole_number,
 )
+from gdlab.load.pt2.extents import Number, computed, expression, numbers_for
 from gdlab.load.pt2.pickled import saved_tensors
 from gdlab.load.shared import MOST_NODES, Malformed, enumerated
 
@@ -33,6 +34,9 @@ SCALARS = {
     13: "bfloat16",
 }  # fmt: skip
 STRIDED = 7  # of layouts
+SYMBOLIC = {"as_sym_int", "as_sym_bool"}  # results that are numbers, not tensors
+ASSERTED = ("aten._assert_scalar.default", "aten.sym_constrain_range.default",
+            "aten.sym_constrain_range_for_size.default")  # fmt: skip
 INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 _FRAME = re.compile(r'^\s*File "([^"\n]{1,400})", line (\d{1,7}), in ([^\n]{1,200})(?:\n {4,}([^\n]{1,400}))?', re.M)
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]torch[/\\]")
@@ -114,10 +118,10 @@ class ExportedProgram:
     lines: dict[str, dict[int, str]] = field(default_factory=dict)
 
 
-def read(file: BinaryIO | bytes, nbytes: int) -> ExportedProgram:
-    """The records of a program in an archive."""
+def read(file: BinaryIO | bytes, nbytes: int, dims: Mapping[str, int] | None = None) -> ExportedProgram:
+    """The records of a program in an archive; `dims`: numbers for extents that the program leaves open, by name."""
     archive = Archive(io.BytesIO(file) if isinstance(file, bytes) else file, nbytes)
-    return _Reader(archive).program(*_parts(archive))
+    return _Reader(archive, dims).program(*_parts(archive))
 
 
 # layouts --------------------------------------------------------------------------------------------------------------
@@ -175,9 +179,11 @@ def _scalar_type(code: Any, what: str) -> str:
 class _Reader:
     """Collect the records of a program; names are those of the outermost graph, inner graphs get new ones."""
 
-    def __init__(self, archive: Archive) -> None:
-        self.made = ExportedProgram(archive)
-        self.open: list[str] = []  # extents that are not numbers, with their tensors
+    def __init__(self, archive: Archive, dims: Mapping[str, int] | None) -> None:
+        self.made, self.dims = ExportedProgram(archive), dims
+        self.numbers: dict[str, int] = {}  # of extents by name
+        self.symbols: dict[str, Number] = {}  # numbers and truths that nodes of this graph compute with extents
+        self.open: list[str] = []  # tensors with extents that are not numbers
 
     def program(self, document: Any, tensors: Tensors) -> ExportedProgram:
         """The records of the JSON, with tensors by their dotted names."""
@@ -189,8 +195,10 @@ class _Reader:
         module = field_of(document, "graph_module", dict, "program")
         graph = field_of(module, "graph", dict, "graph_module")
         signature = field_of(module, "signature", dict, "graph_module")
+        specs = field_of(signature, "input_specs", list, "signature")
+        self.numbers = numbers_for(_sizes_of_inputs(graph, specs), document.get("range_constraints"), self.dims)
         self._types(graph)
-        for spec in field_of(signature, "input_specs", list, "signature"):
+        for spec in specs:
             self._input(spec, tensors)
         self.made.nodes.extend(self._nodes(graph, {}, 0))
         for spec in field_of(signature, "output_specs", list, "signature"):
@@ -200,13 +208,33 @@ class _Reader:
     def _types(self, graph: Any, names: Mapping[str, str] | None = None) -> None:
         for name, record in field_of(graph, "tensor_values", dict, "graph").items():
             what = f"value {name!r:.80}"
-            sizes = field_of(record, "sizes", list, what)
-            if any(isinstance(n, dict) and "as_expr" in n for n in sizes):
+            sizes = self._known(field_of(record, "sizes", list, what))
+            strides = record.get("strides")
+            strides = self._known(strides) if isinstance(strides, list) else strides
+            if sizes is None or (isinstance(record.get("strides"), list) and strides is None):
                 self.open.append(name)
                 continue
             meta = Meta(_any_type(record.get("dtype")), numbers_of(sizes, f"{what}: sizes"),
-                        record.get("requires_grad") is True, numbers_of(record.get("strides"), what))  # fmt: skip
+                        record.get("requires_grad") is True, numbers_of(strides, what))  # fmt: skip
             self.made.metas.setdefault(names.get(name, name) if names else name, meta)
+        for kind in ("sym_int_values", "sym_bool_values"):
+            values = graph.get(kind)
+            for name, record in values.items() if isinstance(values, dict) else ():
+                text = expression(record)
+                value = None if text is None else computed(text, self.numbers)
+                if value is not None:
+                    self.symbols[name] = value
+
+    def _known(self, sizes: list[Any]) -> list[Any] | None:
+        """Extents with numbers for their expressions; None where one of them stays open."""
+        found: list[Any] = []
+        for size in sizes:
+            text = expression(size)
+            value = None if text is None else computed(text, self.numbers)
+            if text is not None and value is None:
+                return None
+            found.append(size if text is None else {"as_int": value})
+        return found
 
     def _input(self, spec: Any, tensors: Tensors) -> None:
         kind, record = _single(spec, "input_specs")
@@ -233,7 +261,7 @@ class _Reader:
 
     def _meta(self, name: str) -> Meta:
         if name in self.open:
-            wanted = "static extents: export without dynamic_shapes"
+            wanted = "extents that are numbers, or computed from those of inputs"
             raise Malformed("extents", f"dynamic ones of {enumerated(self.open, 300, ', ')}", wanted)
         if name not in self.made.metas:
             raise Malformed(f"value {name!r:.80}", "no type", "one in tensor_values")
@@ -262,14 +290,42 @@ class _Reader:
             outputs = tuple(_output_names(field_of(record, "outputs", list, target), target))
             outputs = tuple(names.get(name, name) for name in outputs)
             arguments = field_of(record, "inputs", list, target)
+            if _forms(record["outputs"]) <= SYMBOLIC:
+                if target in ASSERTED:
+                    self._assert(arguments, target)
+                if record["outputs"] or target in ASSERTED:
+                    continue  # a number, which `symbols` has
             if target.rpartition(".")[2] in INLINED:
                 yield from self._inlined(target.rpartition(".")[2], arguments, outputs, names, depth)
                 continue
             module, place = self._origin(record.get("metadata"))
-            found = tuple(_argument(argument, names, target) for argument in arguments)
+            read = (_argument(argument, names, target) for argument in arguments)
+            found = tuple((name, self._resolved(value)) for name, value in read)
             if len(self.made.nodes) >= MOST_NODES:
                 raise Malformed("nodes", f"more than {MOST_NODES:,}", "fewer")
             yield AtenNode(target, found, outputs, module, place)
+
+    def _resolved(self, value: Any) -> Any:
+        """An argument with numbers in the place of extents."""
+        if isinstance(value, tuple):
+            return tuple(self._resolved(one) for one in value)
+        if isinstance(value, _Extent):
+            return self.symbols.get(value.name, Opaque("a dynamic extent"))
+        return value
+
+    def _assert(self, arguments: Any, target: str) -> None:
+        """Refuse numbers for which the program itself would stop."""
+        for argument in arguments:
+            form, value = _single(field_of(argument, "arg", dict, target), target)
+            name = value.get("as_name") if form == "as_sym_bool" and isinstance(value, dict) else None
+            if name is None:
+                continue
+            if name not in self.symbols:
+                raise Malformed("check of extents", f"{name!r:.60}", "one of named extents alone")
+            if not self.symbols[name]:
+                given = ", ".join(f"{key}={n}" for key, n in self.numbers.items())
+                texts = [v for a in arguments if (v := a["arg"].get("as_string")) is not None]
+                raise Malformed("extents", f"{given:.200}", f"{(texts or ['what the program checks'])[0]!s:.200}")
 
     def _inlined(
         self, target: str, arguments: Any, outputs: tuple[str, ...], names: Mapping[str, str], depth: int
@@ -288,8 +344,10 @@ class _Reader:
             raise Malformed(target, f"{len(given)} operands", f"{len(entered)} tensors")
         own = {name: self._fresh(name) for name in field_of(inner, "tensor_values", dict, target)}
         own |= {name: ref.name for name, ref in zip(entered, given, strict=True)}
+        outside = dict(self.symbols)
         self._types(inner, own)
         yield from self._nodes(inner, own, depth + 1)
+        self.symbols = outside
         left = [name for arg in field_of(inner, "outputs", list, target) for name in _output_names([arg], target)]
         if len(left) != len(outputs):
             raise Malformed(target, f"{len(outputs)} results", f"{len(left)}")
@@ -326,11 +384,36 @@ class _Reader:
         return module, Location(file, at, -1, at, -1, function)
 
 
+def _sizes_of_inputs(graph: Any, specs: Sequence[Any]) -> dict[str, list[Any]]:
+    """The extents of inputs as the file has them, by the names of the inputs."""
+    values, found = field_of(graph, "tensor_values", dict, "graph"), dict[str, list[Any]]()
+    for spec in specs:
+        record = spec.get("user_input") if isinstance(spec, dict) else None
+        arg = record.get("arg") if isinstance(record, dict) else None
+        tensor = arg.get("as_tensor") if isinstance(arg, dict) else None
+        name = tensor.get("name") if isinstance(tensor, dict) else None
+        sizes = values[name].get("sizes") if isinstance(name, str) and isinstance(values.get(name), dict) else None
+        if isinstance(name, str) and isinstance(sizes, list):
+            found[name] = sizes
+    return found
+
+
+def _forms(outputs: list[Any]) -> set[str]:
+    return {form for output in outputs if isinstance(output, dict) for form in output}
+
+
 @dataclass(frozen=True, slots=True)
 class _Inner:
     """A graph as an argument."""
 
     graph: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """A number that is computed from extents, by name, as an argument."""
+
+    name: str
 
 
 def _single(record: Any, what: str) -> tuple[str, Any]:
@@ -435,7 +518,7 @@ def _text(value: Any, what: str) -> str:
 def _size(value: Any, what: str) -> Any:
     """An extent: a number, or one that is left open."""
     if isinstance(value, dict) and "as_name" in value:
-        return Opaque("a dynamic extent")
+        return _Extent(str(value["as_name"]))
     return _int(value.get("as_int") if isinstance(value, dict) else value, what)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from gdlab.base.errors import ArgumentError, GdlabError, LoadError
+from gdlab.base.errors import ArgumentError, GdlabError, LoadError, UnknownNameError
 from gdlab.base.files import open_regular
 from gdlab.base.types import Array
 from gdlab.base.words import plural
@@ -67,16 +67,20 @@ class TorchModel:
         written_back(self.module, values)
 
 
-def load_pt2(source: str | os.PathLike[str] | bytes, *, train: bool = False) -> TorchModel:
+def load_pt2(
+    source: str | os.PathLike[str] | bytes, *, dims: Mapping[str, int] | None = None, train: bool = False
+) -> TorchModel:  # fmt: skip
     """The program in a file that `torch.export.save` wrote (or in its bytes), in the layouts of PyTorch 2.3 and later;
-    PyTorch is not needed, and nothing in the file is executed. `train`: gradients are those of PyTorch: `detach` and
-    `no_grad` stop them, and parameters without `requires_grad` are constants.
+    PyTorch is not needed, and nothing in the file is executed. `dims`: a number for each extent that was exported as
+    dynamic, by the name that the file has for it; without them `LoadError` lists names, places and ranges. `train`:
+    gradients are those of PyTorch: `detach` and `no_grad` stop them, and parameters without `requires_grad` are
+    constants.
 
     All operators and arguments that are not understood are listed in one `LoadError`, each with its module and the
     user's line; it is also what anything damaged raises.
     """
     name = "module" if isinstance(source, (bytes, bytearray, memoryview)) else Path(os.fspath(source)).name
-    return _loaded(WHERE, lambda: _read(source), train, lambda program: quoted(program, name), None, ())
+    return _loaded(WHERE, lambda: _read(source, dims), train, lambda program: quoted(program, name), None, ())
 
 
 def load_torch(module: Any, *example_inputs: Any, train: bool = False) -> TorchModel:
@@ -97,15 +101,15 @@ def load_torch(module: Any, *example_inputs: Any, train: bool = False) -> TorchM
         raise
 
 
-def _read(source: Any) -> ExportedProgram:
+def _read(source: Any, dims: Mapping[str, int] | None) -> ExportedProgram:
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return read(bytes(source), len(source))
+        return read(bytes(source), len(source), dims)
     try:
         file: BinaryIO = open_regular(source)
     except (OSError, TypeError, ValueError) as error:
         raise LoadError(WHERE, f"{source!r:.80}", f"{type(error).__name__}: {error}", "a path or bytes") from None
     try:
-        return read(file, os.fstat(file.fileno()).st_size)
+        return read(file, os.fstat(file.fileno()).st_size, dims)
     except BaseException:
         file.close()
         raise
@@ -132,7 +136,7 @@ def _loaded(
         raise LoadError(where, what, given, wanted) from None
     except Unsupported as error:
         raise LoadError(where, "program", f"{error}", "what load_pt2 takes") from None
-    except LoadError:
+    except (LoadError, UnknownNameError):
         raise
     except GdlabError as error:
         raise LoadError(where, f"program: {error.where}: {error.what}", error.given, error.wanted) from None
