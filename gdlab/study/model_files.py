@@ -54,11 +54,11 @@ def open_model(path: str | Path, dims: Mapping[str, int] | None = None) -> Study
                 where = f"{beside.name}: tensor {name!r}"
                 raise LoadError("show", where, list(given), f"{list(wanted)}, as in {model.name}")
             weights[name] = tensors.tensor_f32(name)
-    notes = (
+    assumed = (
         f"extent {name} is assumed to be {n}: it is the first axis of an input; --dims {name}={n} sets it"
         for name, n in loaded.assumed.items()
     )
-    return Study(loaded.graph, name=_study_name(model), weights=weights, notes=notes)
+    return Study(loaded.graph, name=_study_name(model), weights=weights, notes=(*assumed, *loaded.notes))
 
 
 def is_module(thing: object) -> bool:

@@ -54,6 +54,14 @@ def branches(depth: int) -> Any:
     return helper.make_graph(inner, "b", [], [helper.make_tensor_value_info("y", 1, None)])
 
 
+def step(nodes: list[Any]) -> Any:
+    """The body of a loop that carries v."""
+    ends = [N("Identity", ["go"], ["on"])]
+    inputs = [helper.make_tensor_value_info(n, kind, []) for n, kind in (("i", 7), ("go", 9))]
+    value, made, on = (helper.make_tensor_value_info(n, kind, None) for n, kind in (("v", 1), ("v2", 1), ("on", 9)))
+    return helper.make_graph(nodes + ends, "s", [*inputs, value], [on, made])
+
+
 def pt2(entry: str, edit: Callable[[Any], Any]) -> Callable[[Path], Any]:
     """The perceptron's archive with another JSON in an entry that ends so."""
 
@@ -131,8 +139,13 @@ CASES: dict[str, Callable[[Path], Any]] = {  # what the refusal says -> the file
         [N("Resize", ["x", "", "s"], ["y"], mode="linear")], s=np.array([np.nan, np.inf], np.float32)),
     "steps: given [0], [2], [0], [0]": onnx(
         [N("Slice", ["x", "a", "b", "a", "a"], ["y"])], a=np.array([0]), b=np.array([2])),
-    "operators: given If": onnx([N("If", ["c"], ["y"], then_branch=branches(12), else_branch=branches(0))],
-                                c=np.array(True)),
+    "graphs: given If: a graph in graphs, wanted at most 16": onnx(
+        [N("If", ["c"], ["y"], then_branch=branches(20), else_branch=branches(0))], c=np.array(True)),
+    "Loop (y): a loop of more than 512 steps": onnx(
+        [N("Loop", ["m", "", "x"], ["y"], body=step([N("Relu", ["v"], ["v2"])]))], m=np.array(2**62)),
+    "nodes: given more than 16,384, wanted fewer, branches and loops written out": onnx(
+        [N("Loop", ["m", "", "x"], ["y"], body=step([N("Relu", ["v"], ["v2"])] + [
+            N("Identity", ["v"], [f"i{k}"]) for k in range(200)]))], m=np.array(500)),
     "given '../../etc/passwd', wanted a file beside": outside("../../etc/passwd"),
     "given 'link.bin', wanted a file beside": outside("link.bin"),
     "given 12 bytes at -8, wanted 12 bytes at 0": outside("beside.bin", offset="-8", length="12"),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,24 +25,35 @@ from gdlab.base.types import Array
 from gdlab.base.words import plural
 from gdlab.graph import Graph
 from gdlab.load.onnx.bodies import body_of, has_body
+from gdlab.load.onnx.control_flow import controlled, is_control
 from gdlab.load.onnx.indexing import INDEXING
 from gdlab.load.onnx.numbers import bounds_of_input, rounded, settled
 from gdlab.load.onnx.onnx_functions import FUNCTIONS
 from gdlab.load.onnx.onnx_layers import LAYERS
 from gdlab.load.onnx.onnx_layout import LAYOUT
 from gdlab.load.onnx.onnx_math import MATH
-from gdlab.load.onnx.proto import WHERE, InputRecord, ModelRecord, read
+from gdlab.load.onnx.proto import WHERE, InputRecord, ModelRecord, Subgraph, captured, read
 from gdlab.load.onnx.quantized import QUANTIZED
 from gdlab.load.onnx.recurrent import RECURRENT
 from gdlab.load.onnx.resizing import RESIZING
 from gdlab.load.onnx.tensor import GraphParameters, NodeRecord, OnnxCall, Tensor, Translate, kind_of
-from gdlab.load.shared import MOST_NODES, Malformed, Unsupported, check_growth, load_errors, open_extents, refused
+from gdlab.load.shared import (
+    MOST_NODES,
+    Malformed,
+    Unsupported,
+    check_growth,
+    enumerated,
+    load_errors,
+    open_extents,
+    refused,
+)
 
 TABLE: dict[str, Translate] = {
     **MATH, **LAYOUT, **LAYERS, **FUNCTIONS, **INDEXING, **RESIZING, **RECURRENT, **QUANTIZED
 }  # fmt: skip
 WANTED = "an ONNX model"
 MANY = 1 << 14
+MOST_INSIDE = 1 << 14  # nodes of branches and of all steps of loops
 ANYWHERE = ("Gelu", "Silu", "SimplifiedLayerNormalization")  # in every domain they mean the same
 
 
@@ -52,6 +64,7 @@ class OnnxModel:
     graph: Graph
     weights: Mapping[str, Array]
     assumed: Mapping[str, int] = field(default_factory=dict)  # extents that nobody gave, by name
+    notes: tuple[str, ...] = ()  # what the graph does otherwise than the file
 
     def __repr__(self) -> str:
         return f"<OnnxModel: {plural(len(self.graph), 'node')}, {plural(len(self.weights), 'parameter')}>"
@@ -164,14 +177,15 @@ def _built(model: ModelRecord, shapes: Mapping[str, tuple[int, ...]], assumed: M
         for i, node in enumerate(model.nodes):
             builder.append(node)
             builder.release(node, i)
-            check_growth(graph, len(model.nodes), node)
+            check_growth(graph, len(model.nodes) + builder.inside, node)
         if builder.unsupported:
             raise refused(WHERE, "operators", builder.unsupported, "operators that load_onnx takes")
         for name in model.outputs:
             graph.output(home.value(builder.output(name)), name)
         if not model.outputs:
             raise Malformed("outputs", "none", "at least one")
-    return OnnxModel(graph, home.weights, assumed)
+    notes = [f"both branches are computed, and a condition chooses: {enumerated(builder.chosen, 300)}"]
+    return OnnxModel(graph, home.weights, assumed, tuple(notes if builder.chosen else ()))
 
 
 class _OnnxBuilder:
@@ -181,9 +195,11 @@ class _OnnxBuilder:
         self.graph, self.home = graph, home
         self.tensors: dict[str, Tensor | None] = dict(model.tensors)
         self.unsupported: list[tuple[str, str]] = []  # op, and what is to be said of the node
-        self.last_use = {name: i for i, node in enumerate(model.nodes) for name in node.inputs}
+        self.chosen: list[str] = []  # nodes both of whose branches are computed
+        self.last_use = {name: i for i, node in enumerate(model.nodes) for name in (*node.inputs, *captured(node))}
         self.last_use |= dict.fromkeys((*model.outputs, *model.tensors), len(model.nodes))
         self.written = 0  # nodes of operators that ONNX's bodies stand for
+        self.inside = 0  # nodes of branches and loops
         self.live = 0  # bytes of constants that later nodes read
 
     def append(self, node: NodeRecord) -> None:
@@ -192,6 +208,10 @@ class _OnnxBuilder:
         translate = _translation(node)
         inputs = tuple(self.tensors[name] if name else None for name in node.inputs)
         lost = any(tensor is None and name for tensor, name in zip(inputs, node.inputs, strict=True))
+        if is_control(node):
+            if not lost:
+                self._control(node, inputs)
+            return
         if translate is None and not (_known(node) and lost):
             self._write_out(node, inputs)
         if translate is None or lost:
@@ -209,6 +229,50 @@ class _OnnxBuilder:
             if name:
                 self.tensors[name] = tensor
                 self._name(tensor, name, first)
+
+    def _control(self, node: NodeRecord, inputs: tuple[Tensor | None, ...]) -> None:
+        """Append the nodes of a branch or a loop, and what chooses between branches."""
+        stem = f"{next(filter(None, node.outputs), node.name)}/"
+        try:
+            with load_errors(WHERE, str(node), "what the operator takes"):
+                made = controlled(OnnxCall(node, inputs, self.home), partial(self._inside, node, stem), self.chosen)
+        except Unsupported as error:
+            self.unsupported.append((_label(node), f"{node}: {error}"))
+            return
+        self._count(t for t in made if t is not None)
+        for name, tensor in zip(node.outputs, made, strict=False):
+            if name:
+                self.tensors[name] = tensor
+
+    def _inside(
+        self, node: NodeRecord, stem: str, part: str, graph: Subgraph, operands: Sequence[Tensor | None]
+    ) -> list[Tensor | None]:
+        """The results of a graph in an attribute, with these operands; `part`: of the names of its own."""
+        scope, nodes = graph.written(stem + part)
+        for name, tensor in graph.tensors.items():
+            self._enter(node, scope.name(name), tensor)
+        for name, operand in zip(graph.inputs, operands, strict=True):
+            self._enter(node, scope.name(name), operand)
+        for inner in nodes:
+            self.inside += 1
+            if self.inside > MOST_INSIDE:
+                raise Malformed("nodes", f"more than {MOST_INSIDE:,}", "fewer, branches and loops written out")
+            self.append(inner)
+            check_growth(self.graph, self.inside, node)
+        results = [scope.name(name) for name in graph.outputs]
+        missing = [name for name in results if name not in self.tensors]
+        if missing:
+            raise Malformed("result", f"{missing[0]!r:.80}", "a name that a node gives")
+        made = [self.tensors[name] for name in results]
+        for name in scope.names.values():
+            self._forget(name)
+        return made
+
+    def _enter(self, node: NodeRecord, name: str, tensor: Tensor | None) -> None:
+        if name in self.tensors:
+            raise Malformed(f"name {name!r:.80}", "one that is taken", "a new one")
+        self.tensors[name] = tensor
+        self._count([] if tensor is None else [tensor])
 
     def _write_out(self, node: NodeRecord, inputs: Sequence[Tensor | None]) -> None:
         """Append the nodes of the body that ONNX gives of an operator; what is refused in it is told of the node."""
@@ -247,7 +311,7 @@ class _OnnxBuilder:
 
     def release(self, node: NodeRecord, i: int) -> None:
         """Forget the constants that node i is the last to read, or that nobody reads."""
-        for name in dict.fromkeys((*node.inputs, *node.outputs)):
+        for name in dict.fromkeys((*node.inputs, *captured(node), *node.outputs)):
             if self.last_use.get(name, i) <= i:
                 self._forget(name)
 
@@ -287,7 +351,7 @@ def _translation(node: NodeRecord) -> Translate | None:
 
 def _known(node: NodeRecord) -> bool:
     """Whether there may be a translation: of its own, or by the body that ONNX gives."""
-    return _translation(node) is not None or has_body(node)
+    return _translation(node) is not None or has_body(node) or is_control(node)
 
 
 def _label(node: NodeRecord) -> str:

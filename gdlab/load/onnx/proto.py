@@ -22,6 +22,7 @@ from gdlab.load.shared import MOST_NODES, Malformed, Unsupported
 
 WHERE = "load_onnx"
 STANDARD = ("", "ai.onnx")
+GRAPH = 5  # AttributeProto.AttributeType
 EXTERNAL = 1  # TensorProto.DataLocation
 BOOL, BFLOAT16 = 9, 16  # TensorProto.DataType
 DEEPEST = 16  # functions in functions
@@ -135,8 +136,10 @@ _FORMS: dict[int, Any] = {  # AttributeProto.AttributeType
 
 
 def _attribute(proto: Any, outside: Outside) -> Any:
-    """The value of an attribute; None for what is no number, text or tensor of numbers."""
+    """The value of an attribute; None for what is no graph, number, text or tensor of numbers."""
     try:
+        if proto.type == GRAPH:
+            return Subgraph.read(proto.g, outside)
         return _FORMS[proto.type](proto, outside) if proto.type in _FORMS else None
     except Unsupported:
         return None
@@ -144,15 +147,19 @@ def _attribute(proto: Any, outside: Outside) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """Hold the names that nodes see: those of the graph, or of a call of one of the model's own functions."""
+    """Hold the names that nodes see: those of the graph, of a call of one of the model's own functions, or of a graph
+    in an attribute, which sees those outside too."""
 
     opset: int
     attrs: Mapping[str, Any]  # of the call
     names: Mapping[str, str]  # of operands and results, as the caller calls them
     prefix: str = ""
+    outer: _Scope | None = None
 
     def name(self, name: str) -> str:
         """A name of the scope as the graph has it."""
+        if self.outer is not None and name not in self.names:
+            return self.outer.name(name)
         return self.names.get(name, f"{self.prefix}{name}" if name else "")
 
 
@@ -163,6 +170,48 @@ def scope_of(opset: int) -> _Scope:
 
 Key = tuple[str, str]  # domain and name of a function
 Body = Iterable[tuple[NodeRecord, Mapping[str, str]]]  # nodes as they are written; attributes that stand for the call's
+
+
+@dataclass(frozen=True, slots=True)
+class Subgraph:
+    """A graph as an attribute of a node, such as a branch: its inputs, tensors, nodes as they are written and outputs;
+    `captured`: names that it reads from outside, as the graph has them."""
+
+    inputs: tuple[str, ...]
+    tensors: Mapping[str, Tensor]
+    body: Body
+    outputs: tuple[str, ...]
+    captured: tuple[str, ...]
+    functions: Functions | None = None
+    scope: _Scope | None = None
+
+    @classmethod
+    def read(cls, proto: Any, outside: Outside) -> Subgraph:
+        """The records of a graph."""
+        tensors = {t.name: _whole(*_elements_of(t, outside)) for t in proto.initializer}
+        inputs = tuple(v.name for v in proto.input if v.name not in tensors)
+        body, outputs = tuple(Functions({}, outside).body(proto.node)), tuple(v.name for v in proto.output)
+        own = {*tensors, *inputs, *(name for node, _ in body for name in node.outputs)}
+        used = [name for node, _ in body for name in (*node.inputs, *captured(node))]
+        free = tuple(name for name in dict.fromkeys((*used, *outputs)) if name and name not in own)
+        return cls(inputs, tensors, body, outputs, free)
+
+    def within(self, functions: Functions, scope: _Scope) -> Subgraph:
+        """The graph in a node of this scope."""
+        return replace(self, captured=tuple(map(scope.name, self.captured)), functions=functions, scope=scope)
+
+    def written(self, prefix: str) -> tuple[_Scope, Iterator[NodeRecord]]:
+        """The scope and the nodes of the graph, its own names behind a prefix."""
+        assert self.functions is not None and self.scope is not None  # `within` a node
+        own = [*self.tensors, *self.inputs, *(name for node, _ in self.body for name in node.outputs)]
+        names = {name: f"{prefix}{name}" for name in own if name}
+        inner = _Scope(self.scope.opset, self.scope.attrs, names, prefix, self.scope)
+        return inner, self.functions.nodes(self.body, inner)
+
+
+def captured(node: NodeRecord) -> list[str]:
+    """The names that graphs in attributes of a node read from outside."""
+    return [name for value in node.attrs.values() if isinstance(value, Subgraph) for name in value.captured]
 
 
 class Functions:
@@ -185,6 +234,12 @@ class Functions:
         if total > MOST_NODES:
             return total, 0
         for node in nodes:
+            for attribute in node.attribute:
+                if attribute.type == GRAPH:
+                    if depth >= DEEPEST:
+                        given = f"{node.op_type}: a graph in graphs"
+                        raise Malformed("graphs", given, f"at most {DEEPEST} in each other")
+                    total += self._size(attribute.g.node, depth + 1)[0]
             key = node.domain, node.op_type
             if not node.domain or key not in self.protos:
                 continue
@@ -214,6 +269,7 @@ class Functions:
             inputs, outputs = (tuple(map(scope.name, names)) for names in (node.inputs, node.outputs))
             if scope.prefix:
                 self._count_names(node, (*inputs, *outputs))
+            attrs = {name: v.within(self, scope) if isinstance(v, Subgraph) else v for name, v in attrs.items()}
             node = replace(node, inputs=inputs, outputs=outputs, attrs=attrs, opset=scope.opset)
             function = self.protos.get((node.domain, node.op)) if node.domain else None
             if function is None:
