@@ -244,6 +244,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         (X, AT, np.array([[2, 0], [1, 1]], np.int32))),
     "nested calls": (
         lambda x: jax.checkpoint(jax.jit(jax.vmap(jax.checkpoint(lambda r: jnp.sort(r).at[0].set(r.max())))))(x), (X,)),
+    "branches": (
+        lambda x, i: (lax.cond(x.sum() > 0, lambda y: (y, y[0] > 0), lambda y: (jnp.sin(y), y[0] < 0), x),
+                      lax.cond(x.sum() < 0, lambda: x.max(), lambda: x.min()), lax.cond(True, jnp.sin, jnp.cos, x),
+                      lax.switch(i[0], [jnp.sin, jnp.cos, lambda y: y[::-1]], x)), (X, AT)),
     "no elements": (lambda x: jnp.concatenate([x[:0] * 2, x, jnp.sin(x[3:])]), (X,)),
 }  # fmt: skip
 
@@ -267,8 +271,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "reduction=mul with indices": (lambda x, i: x.at[i].multiply(2.0), (X, AT)),
     "groups of the batch": (lambda x: lax.conv_general_dilated(
         x, x, (1, 1), "SAME", batch_group_count=2), (f(2, 2, 3, 3),)),
-    "cond (test_load_jax.py:": (lambda x: lax.cond(x.sum() > 0, lambda y: y, lambda y: -y, x), (X,)),
-    "a branch that is chosen in the graph": (lambda x: lax.cond(x.sum() > 0, lambda y: y, lambda y: -y, x), (X,)),
+    "): which is not understood": (lambda x: lax.cond(x.sum() > 0, lax.digamma, lambda y: y, x), (X,)),
     "a loop of 513 steps: at most 512": (lambda x: lax.scan(lambda c, _: (c + 1, None), x, None, length=513)[0], (X,)),
     "function: given": (lambda x: x.no_such_method(), (X,)),
     "x: given str, wanted an array or a number": (lambda x: x, ("text",)),

@@ -356,12 +356,24 @@ class _Builder:
         return self.run(inner, _arrays(getattr(jaxpr, "consts", ())), given)
 
     def _chosen(self, e: Any, given: Sequence[Tensor]) -> Sequence[Tensor | None]:
+        """The branch of a constant; else all branches, and what the index chooses of their results."""
         which, *operands = given
-        if not which.known:
-            raise Unsupported("a branch that is chosen in the graph: jnp.where computes both")
         branches = e.params["branches"]
-        at = min(max(int(np.asarray(which.array)), 0), len(branches) - 1)
-        return self._called(branches[at], operands)
+        if which.known:
+            at = min(max(int(np.asarray(which.array)), 0), len(branches) - 1)
+            return self._called(branches[at], operands)
+        made = [self._called(branch, operands) for branch in branches]
+        metas = [Meta(str(v.aval.dtype), tuple(v.aval.shape)) for v in e.outvars]
+        return [self._selected(which, cases, meta) for meta, cases in zip(metas, zip(*made, strict=True), strict=True)]
+
+    def _selected(self, which: Tensor, cases: Sequence[Tensor | None], meta: Meta) -> Tensor | None:
+        found = [t for t in cases if t is not None]
+        if len(found) < len(cases):
+            return None
+        call = Aten(AtenNode("cond", (), (f"cond.{self.count}",)), self.home, [meta], True, {})
+        chosen = PRIMITIVES["select_n"](Equation(call, {}), which, *found)
+        assert isinstance(chosen, Tensor)  # the one result of `select_n`
+        return self._checked(chosen, meta)
 
     def _scanned(self, e: Any, given: Sequence[Tensor]) -> Sequence[Tensor | None]:
         """Write a loop out, step by step."""
