@@ -68,8 +68,8 @@ def _int(number: int) -> Tensor:
 
 
 def _starts(e: Equation, index: Tensor, axes: Sequence[int], shared: Mapping[int, int]) -> dict[int, Tensor]:
-    """Where slices begin: tuples of indices name places along `axes`; along an axis that is `shared` with the indices
-    each takes its own place."""
+    """The beginnings of slices: tuples of indices name places along `axes`; along an axis that is `shared` with the
+    indices each takes its own place."""
     lead = index.shape[:-1]
     index = e.call.cast(index, "int64")
     found = {int(axis): e.onnx("Gather", index, _int(i), axis=len(lead)) for i, axis in enumerate(axes)}

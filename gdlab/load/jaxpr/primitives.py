@@ -190,7 +190,7 @@ def _shifted(times: bool) -> Translation:
 
 
 def _platform(e: Equation) -> Tensor:
-    """Which of several forms of one function is meant: that for all platforms, if there is one."""
+    """The number of the form of a function that is meant for all platforms, if there is one."""
     kinds = list(e.params["platforms"])
     return e.call.number(kinds.index(None) if None in kinds else 0, e.dtype)
 

@@ -58,7 +58,7 @@ def _branched(call: OnnxCall, run: Run, chosen: list[str]) -> Results:
 
 
 def _either(call: OnnxCall, condition: Tensor, a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """What the condition chooses of the results of two branches."""
+    """The result of two that the condition chooses."""
     if a is None or b is None:
         return None
     if (a.shape, a.dtype) != (b.shape, b.dtype):
