@@ -71,7 +71,8 @@ def run_on(words: Words, study: Study, args: Namespace) -> None:
         raise UsageError("--adam: given --sgd as well, wanted one update rule")
     shown = None if args.quiet else display({"text/plain": ""}, raw=True, display_id=True)
     settings = {"sgd": args.sgd, "adam": args.adam, "init": args.init, "until": args.until, "resume": args.resume,
-                "accumulate": args.accumulate, "store": args.store, "wire": args.wire}  # fmt: skip
+                "accumulate": args.accumulate, "store": args.store, "wire": args.wire,
+                "bucket_bytes": args.bucket_bytes}  # fmt: skip
     watch = None if shown is None else shown.update
     run = words.call(lambda: study.run(args.steps, on=engines, feed=words.feed(args.feed), watch=watch, **settings))
     if shown is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, get_args
+from collections.abc import Mapping
+from typing import Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 
@@ -15,54 +15,26 @@ from gdlab.distributed.points import COMPILE_KEYS, RULE_KEYS
 from gdlab.eager import EagerSession
 from gdlab.graph import Graph
 from gdlab.jupyter.cell import op_names
-from gdlab.jupyter.options import SHOW
-from gdlab.op import REGISTRY, Safety
+from gdlab.op import REGISTRY
 from gdlab.plan.records import ExecutionPlan
 from gdlab.record.graph_session import GraphSession
 from gdlab.rewrite import RULES, OptimizeReport
 from gdlab.session import Session
 from gdlab.session.run.breakpoints import EVENTS, known_names
-from gdlab.session.run.runner import NanWatch
 from gdlab.study.study import Study
 from gdlab.view.document.document import Document
-from gdlab.view.document.layouts import ENGINES
-from gdlab.view.document.overlays import OVERLAYS
 
 _WORD = re.compile(r"[\w∂]*$")
 _CALL = re.compile(r"(\w+)\(([^()]*)$")
 _MAGIC = re.compile(r"\s*%{1,2}(graph\w*|eager)")
+# Values that are proposed where others may be given, too: a closed set is the `choices` of its option.
 _VALUES: Mapping[str, tuple[str, ...]] = {
-    "--show": SHOW,
     "--device": DEVICES,
-    "--engine": ENGINES,
-    "--overlay": OVERLAYS,
-    "--allow": get_args(Safety),
-    "--watch": get_args(NanWatch),
     "--feed": ("random", "random:0"),
     "--set": tuple(f"{key}=" for key in (*RULE_KEYS, *COMPILE_KEYS)),
 }
-_NUMBERS = (
-    "--run",
-    "--sgd",
-    "--retries",
-    "--store",
-    "--engines",
-    "--link",
-    "--latency",
-    "--accumulate",
-    "--adam",
-    "--init",
-    "--height",
-    "--depth",
-    "--speed",
-    "--samples",
-    "--save",
-    "--as",
-    "--until",
-    "--for",
-    "--seed",
-    "--boundary",
-)
+# Per magic its options, each with the values of which it takes one: none of a free value; null: a flag.
+Options = Mapping[str, Mapping[str, tuple[str, ...] | None]]
 # What a magic's NAME may be; others take a study.
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "graph": (Study, Graph, OptimizeReport, ExecutionPlan, Session, CompiledGraph, EagerSession, Document),
@@ -70,11 +42,8 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 }  # fmt: skip
 
 
-def candidates(
-    text: str, cursor_line: int, before: str, variables: Mapping[str, Any], options: Mapping[str, Iterable[str]]
-) -> list[str]:
-    """Return the completions that fit at the cursor: `text` is the whole cell, `before` its line up to the cursor,
-    `options` per magic name.
+def candidates(text: str, cursor_line: int, before: str, variables: Mapping[str, Any], options: Options) -> list[str]:
+    """Return the completions that fit at the cursor: `text` is the whole cell, `before` its line up to the cursor.
 
     Empty where the cell is none of ours.
     """
@@ -101,10 +70,8 @@ def _assigned(text: str) -> list[str]:
     return re.findall(r"^\s*(\w+)\s*=[^=]", text, re.MULTILINE)
 
 
-def _option_candidates(
-    magic: str, before: str, variables: Mapping[str, Any], options: Mapping[str, Iterable[str]]
-) -> list[str]:
-    words = before.split()
+def _option_candidates(magic: str, before: str, variables: Mapping[str, Any], options: Options) -> list[str]:
+    words, known = before.split(), options.get(magic, {})
     last = "" if before.endswith(" ") else words[-1]
     previous = words[-1] if before.endswith(" ") else words[-2] if len(words) > 1 else ""
     if len(words) == 1 and last:  # the magic's own name
@@ -117,12 +84,10 @@ def _option_candidates(
         found = [*_VALUES[previous], *(n for n, v in variables.items() if _is_feed(n, v))]
     elif previous == "--on":
         found = ["local", "mpi", *(n for n, v in variables.items() if _is_cluster(n, v))]
-    elif previous in _VALUES:
-        found = list(_VALUES[previous])
+    elif (values := known.get(previous)) is not None:
+        found = list(values or _VALUES.get(previous, ()))
     elif last.startswith("-"):
-        found = list(options.get(magic, ()))
-    elif previous in _NUMBERS:
-        found = []
+        found = [name for name in known if name.startswith("--")]
     elif len(words) > 2 - before.endswith(" ") and magic in ("graph_watch", "graph_look", "graph_break"):
         found = _inside(magic, words, last, variables)
     else:
@@ -166,7 +131,7 @@ def fragment(cursor_line: int, before: str) -> str:
     return found[0] if found else ""
 
 
-def make_matcher(shell: Any, options: Mapping[str, Iterable[str]]) -> Any:
+def make_matcher(shell: Any, options: Options) -> Any:
     """The matcher that `%load_ext gdlab` appends to the shell's completer."""
 
     @context_matcher(identifier="gdlab")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Action
 from typing import Any
 
 from IPython.core.magic_arguments import MagicArgumentParser
@@ -15,7 +16,7 @@ from gdlab.jupyter import warming
 from gdlab.jupyter.clustering import ClusterMagics
 from gdlab.jupyter.common import Words
 from gdlab.jupyter.compiling import CompiledMagics
-from gdlab.jupyter.complete import make_matcher
+from gdlab.jupyter.complete import Options, make_matcher
 from gdlab.jupyter.debugging import DebugMagics
 from gdlab.jupyter.display import rich
 from gdlab.jupyter.eager import EagerMagics
@@ -35,15 +36,19 @@ FAMILIES = (
 _RICH = (Study, Graph, ExecutionPlan, Session, CompiledGraph, EagerSession, Document, Sweep)
 
 
-def option_names() -> dict[str, list[str]]:
-    """The options of every magic, for completion."""
+def option_values() -> Options:
+    """Return the options of every magic with their values, for completion."""
     found = {}
     for family in FAMILIES:
         for name in dir(family):
             parser = getattr(getattr(family, name), "parser", None)
             if isinstance(parser, MagicArgumentParser):
-                found[name] = [o for a in parser._actions for o in a.option_strings if o.startswith("--")]
+                found[name] = {o: _values(a) for a in parser._actions for o in a.option_strings}
     return found
+
+
+def _values(option: Action) -> tuple[str, ...] | None:
+    return None if option.nargs == 0 else tuple(map(str, option.choices or ()))
 
 
 def load(shell: Any) -> None:
@@ -58,7 +63,7 @@ def load(shell: Any) -> None:
     graph = shell.magics_manager.magics["cell"]["graph"]
     graph.__func__.__doc__ = (graph.__doc__ or "").replace("  %graph [", "  %%graph [", 1)
     if shell.Completer is not None:
-        shell.Completer.custom_matchers.append(make_matcher(shell, option_names()))
+        shell.Completer.custom_matchers.append(make_matcher(shell, option_values()))
     warming.begin()
 
 

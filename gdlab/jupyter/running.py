@@ -47,6 +47,7 @@ class RunMagics(Words):
     @argument("--accumulate", metavar="K", type=count, default=1, help="with --on: one reduction per K steps (1)")
     @argument("--resume", metavar="N", type=count, default=0, help="with --on: begin again after lost engines (0)")
     @argument("--wire", choices=get_args(Wire), default="f32", help="with --on: gradients between engines (f32)")
+    @argument("--bucket-bytes", metavar="N", type=count, help="with --on: gradients reduced together (4 or 64 MiB)")
     @argument("--store", metavar="FOLDER", type=user_path, help="with --on: the folder of checkpoints")
     @output_options
     @no_var_expand

@@ -11,6 +11,8 @@ from IPython.utils.capture import capture_output
 from machine import needs
 from shells import fresh_shell
 
+from gdlab.distributed import Cluster
+
 
 @pytest.fixture
 def shell() -> Iterator[Any]:
@@ -45,3 +47,12 @@ def test_a_cluster_begins_runs_and_ends_by_magics(shell: Any) -> None:
     finally:
         assert "closed>" in said(shell, "%graph_cluster stop --as few")
     assert "run: cluster: given a closed one" in said(shell, "%graph_run net 5 --feed data --on few")
+
+
+def test_the_line_of_a_run_says_the_bytes_of_a_bucket(shell: Any, two: Cluster) -> None:
+    shell.user_ns |= {"net": regression(), "data": batches(8), "both": two}
+    said(shell, "%graph_run net 2 --feed data --init 0 --sgd 0.05 --on both --bucket-bytes 1024")
+    allreduce = shell.user_ns["net"].doc.data["allreduce"]
+    assert [bucket["nbytes"] for bucket in allreduce["buckets"]] == [1024, 1024, 640]
+    line = "%graph_run net 2 --feed data --on both --bucket-bytes 3"
+    assert "UsageError: run: bucket_bytes: given 3, wanted bytes from 4 to 256 MiB" in said(shell, line)

@@ -9,7 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
 from gdlab.jupyter.complete import candidates
-from gdlab.jupyter.magics import option_names
+from gdlab.jupyter.magics import option_values
 from gdlab.study.study import Study
 
 BODY = """x = input("x", (8, 6))
@@ -65,4 +65,4 @@ def told(out):
 
 def complete(text, variables=None):
     lines = text.split("\n")
-    return candidates(text, len(lines) - 1, lines[-1], variables or {}, option_names())
+    return candidates(text, len(lines) - 1, lines[-1], variables or {}, option_values())

@@ -14,6 +14,7 @@ from IPython.utils.capture import capture_output
 from shells import BODY, complete, run, told
 
 from gdlab.jupyter.display import MIME
+from gdlab.jupyter.magics import option_values
 from gdlab.study.study import Study
 from gdlab.view.document.make import load_doc
 
@@ -441,8 +442,11 @@ def test_completion_knows_values_of_options(mlp):
     assert complete("%graph_run mlp --feed ", variables) == ["random", "random:0", "batch"]
     assert complete("%graph_opt mlp --no Mul+Sig", variables) == ["Mul+Sigmoid→Silu"]
     assert complete("%graph ", variables) == ["mlp", "plan"] and complete("%graph_run ", variables) == ["mlp"]
-    assert complete("%graph_run mlp --sgd ", variables) == []
+    for name, option in ((name, o) for name, all in option_values().items() for o, each in all.items() if each == ()):
+        assert not {"mlp", "plan"} & set(complete(f"%{name} mlp {option} ", variables)), f"{name} {option}: a study"
     assert complete("%graph_run mlp --watch ev", variables) == ["everything"]
+    assert complete("%graph_run mlp --on c --wire ", variables) == ["f32", "f16"]
+    assert complete("%graph_run mlp --on c --bu", variables) == ["--bucket-bytes"]
 
 
 def test_every_magic_has_help_for_every_option(shell):
