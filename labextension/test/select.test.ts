@@ -59,6 +59,32 @@ test("the closure equals a brute force, for every entity of 60 random documents"
   }
 });
 
+test("origins are the upper half of the closure, level by level", () => {
+  for (let seed = 1; seed <= 20; seed++) {
+    const { doc: raw, sizes, pairs } = randomDoc(seed),
+      { origins } = provenance(readDoc(raw));
+    for (let i = 0; i < sizes.get("node:1")!; i++) {
+      const above = new Set([`node:1.${i}`]);
+      for (let before = 0; before !== above.size;) {
+        before = above.size;
+        for (const [a, b] of pairs) if (above.has(b)) above.add(a);
+      }
+      above.delete(`node:1.${i}`);
+      const found = [...origins(`node:1.${i}`)].flatMap(([level, rows]) =>
+        [...rows].map(row => (level.includes(":") ? `${level}.${row}` : `${level}:${row}`)),
+      );
+      assert.deepEqual(sorted(found), sorted(above), `seed ${seed}, node 1.${i}`);
+    }
+  }
+});
+
+test("a link whose rows are said once is followed both ways; a row that there is not leads nowhere", () => {
+  const out = { start: [0, 2, 3], ids: [4, 7, 4], index: [0, 1, 0] };
+  const [link] = readDoc({ ...smallDoc(), links: [{ a: "node:0", b: "dispatch", out }] }).links;
+  assert.deepEqual([0, 1, 2, 3].map(link!.out), [[4, 7], [4], [4, 7], []]);
+  assert.deepEqual([4, 5, 7, 99].map(link!.back), [[0, 1, 2], [], [0, 2], []]);
+});
+
 test("two calls of one line do not light each other; a node lights its own WGSL line only", () => {
   const { closure } = provenance(readDoc(smallDoc()));
   assert.deepEqual(

@@ -12,6 +12,7 @@ import type {
   Pass,
   Payload,
   Plan,
+  Link,
   RawLink,
   RawTable,
   Stage,
@@ -37,6 +38,7 @@ import {
   TYPES,
   WIRES,
 } from "./records.ts";
+import { put } from "./format.ts";
 import { restored } from "./shortened.ts";
 import type {
   Allreduce,
@@ -65,6 +67,10 @@ const NUMBERS: Record<string, number> = { nan: NaN, inf: Infinity, "-inf": -Infi
 /** A JSON number, or one of the three words that stand for a non-finite one. */
 export const number = (value: unknown): number => (typeof value === "number" ? value : (NUMBERS[String(value)] ?? NaN));
 
+/** A row of ragged lists; one that there is not is empty. */
+export const rowIn = <T>({ start, ids }: { start: readonly number[]; ids: readonly T[] }, row: number): T[] =>
+  ids.slice(start[row] ?? 0, start[row + 1] ?? 0);
+
 /** Row -> value for any of the five forms that a column takes. */
 export function column(table: RawTable | undefined, name: string, missing: unknown): (row: number) => unknown {
   const raw = table?.[name] as Json | unknown[] | null | undefined;
@@ -73,7 +79,7 @@ export function column(table: RawTable | undefined, name: string, missing: unkno
   const { start, ids, words, index } = raw as { start?: number[]; ids?: number[]; words?: unknown[]; index?: number[] };
   if (start && ids) {
     const pick = words ? (id: number) => words[id] : (id: number) => id;
-    return row => ids.slice(start[row], start[row + 1]).map(pick);
+    return row => rowIn({ start, ids }, row).map(pick);
   }
   if (words && index) return row => words[index[row] ?? -1] ?? missing;
   return row => raw[String(row)] ?? missing;
@@ -86,13 +92,11 @@ export const drawable = (name: string): string =>
   name.replace(/[\p{Cc}\p{Cf}]/gu, "\ufffd").replace(/[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]+/g, "\u2068$&\u2069");
 
 /** The rows of a table as records; `missing` names the columns that are read and what an absent value means. */
-export function records<T extends object>(
-  table: RawTable | undefined,
-  missing: T,
-  count = Number(table?.count ?? 0),
-): T[] {
+export function records<T extends object>(value: unknown, missing: T, rows?: number): T[] {
+  const raw = table(value),
+    count = rows ?? Number(raw.count ?? 0);
   const names = Object.keys(missing) as (keyof T & string)[];
-  const readers = names.map(name => column(table, name, missing[name]));
+  const readers = names.map(name => column(raw, name, missing[name]));
   return Array.from({ length: count }, (_, row) => {
     const record = {} as Record<string, unknown>;
     names.forEach((name, i) => {
@@ -117,11 +121,11 @@ export function readLayout(raw: Json | undefined, count: number): Layout | null 
     width: number(raw.width),
     height: number(raw.height),
     boxes: records<BoxRecord>(raw as RawTable, BOXES, count),
-    pills: records(table(raw.pills), PILLS),
-    edges: records(table(raw.edges), EDGES),
-    rails: records(table(raw.rails), RAILS),
-    wires: records(table(raw.wires), WIRES),
-    lanes: records(table(raw.lanes), LANES),
+    pills: records(raw.pills, PILLS),
+    edges: records(raw.edges, EDGES),
+    rails: records(raw.rails, RAILS),
+    wires: records(raw.wires, WIRES),
+    lanes: records(raw.lanes, LANES),
   };
 }
 
@@ -136,10 +140,10 @@ function usersOf(nodes: NodeRecord[]): number[][] {
 }
 
 function readStage(raw: Json, index: number): Stage {
-  const nodes = records(table(raw.nodes), NODE),
+  const nodes = records(raw.nodes, NODE),
     names = column(table(raw.nodes), "name", "");
   nodes.forEach((node, i) => (node.raw = text(names(i)))); // as the layout counts it
-  const outputs = records(table(raw.outputs), OUTPUTS),
+  const outputs = records(raw.outputs, OUTPUTS),
     gradients = new Map(outputs.filter(each => each.kind === "gradient").map(each => [each.node, each.of]));
   return {
     outputs,
@@ -150,7 +154,7 @@ function readStage(raw: Json, index: number): Stage {
     title: text(raw.title),
     parent: Number(raw.parent ?? -1),
     nodes,
-    groups: withAdjoints(nodes, records(table(raw.groups), NODE_GROUPS), gradients),
+    groups: withAdjoints(nodes, records(raw.groups, NODE_GROUPS), gradients),
     users: usersOf(nodes),
     layout: readLayout((raw.layouts as Record<string, Json> | undefined)?.auto, nodes.length),
   };
@@ -168,21 +172,21 @@ function readPass(raw: Json, index: number): Pass {
     options: (raw.options ?? {}) as Json,
     seconds: number(raw.seconds),
     sources: (raw.sources ?? {}) as Record<string, RuleSource>,
-    rewrites: role === "optimize" ? records(table(raw.steps), REWRITES) : [],
+    rewrites: role === "optimize" ? records(raw.steps, REWRITES) : [],
     deltas: raw.deltas ? list(raw.deltas) : null,
     classes: (raw.classes as RawTable | null) ?? null,
-    diffs: role === "differentiate" ? records(table(raw.steps), GRADIENTS) : [],
+    diffs: role === "differentiate" ? records(raw.steps, GRADIENTS) : [],
   };
 }
 
 function readPlan(raw: Json | null | undefined): Plan | null {
   if (!raw) return null;
   return {
-    kernels: records(table(raw.kernels), KERNELS),
-    dispatches: records(table(raw.dispatches), DISPATCHES),
-    groups: records(table(raw.groups), BARRIERS),
-    intervals: records(table(raw.intervals), INTERVALS),
-    slots: records(table(raw.slots), SLOTS),
+    kernels: records(raw.kernels, KERNELS),
+    dispatches: records(raw.dispatches, DISPATCHES),
+    groups: records(raw.groups, BARRIERS),
+    intervals: records(raw.intervals, INTERVALS),
+    slots: records(raw.slots, SLOTS),
     memory: (raw.memory ?? {}) as Plan["memory"],
     updates: Number(raw.updates ?? 0),
     stage: Number(raw.stage ?? -1),
@@ -216,46 +220,17 @@ function withTimes(plan: Plan | null, doc: Json): Plan | null {
   return plan && { ...plan, allreduce, missed: list(compiled?.missed) as unknown as Missed[] };
 }
 
-interface PackedLink extends Omit<RawLink, "back"> {
-  out: RawLink["out"] & { index?: number[] };
-  back?: RawLink["back"];
-}
-
-/** A large link may say each of its rows once, and leave its transpose out. */
-function plainLink(link: PackedLink, raw: Json): RawLink {
-  const { start, ids, index } = link.out;
-  if (link.back) return link as RawLink;
-  const rows = (index ?? Array.from({ length: start.length - 1 }, (_, i) => i)).map(i =>
-    ids.slice(start[i], start[i + 1]),
-  );
-  const back: number[][] = Array.from({ length: levelSize(raw, link.b) }, () => []);
-  rows.forEach((row, a) => row.forEach(b => back[b]?.push(a)));
-  return { a: link.a, b: link.b, out: ragged(rows), back: ragged(back) };
-}
-
-function ragged(rows: readonly number[][]): { start: number[]; ids: number[] } {
-  const start = [0],
-    ids: number[] = [];
-  for (const row of rows) {
-    for (const id of row) ids.push(id);
-    start.push(ids.length);
-  }
-  return { start, ids };
-}
-
-function levelSize(raw: Json, level: string): number {
-  const plan = (raw.plan ?? {}) as Record<string, RawTable | undefined>,
-    [kind, at] = level.split(":");
-  const size = (each: unknown): number => Number(table(each).count ?? 0);
-  if (kind === "node") return size(list(raw.stages)[Number(at)]?.nodes);
-  if (kind === "step") return size(list(raw.passes)[Number(at)]?.steps);
-  if (kind === "line") return size(raw.lines);
-  if (kind !== "wgsl") return size(plan[kind === "dispatch" ? "dispatches" : `${kind}s`]);
-  const wgsl = column(plan.kernels, "wgsl", "");
-  return Array.from({ length: size(plan.kernels) }, (_, i) => String(wgsl(i)).split("\n").length).reduce(
-    (a, b) => a + b,
-    0,
-  );
+/** A large link may say each of its rows once; the way back is found when somebody first goes it. */
+function readLink({ a, b, out }: RawLink): Link {
+  const { index = [...out.start.keys()] } = out;
+  const forth = (row: number) => rowIn(out, index[row]!);
+  let back: Map<number, number[]> | null = null;
+  const turned = () => {
+    const found = new Map<number, number[]>();
+    index.forEach((_, row) => forth(row).forEach(each => put(found, each, row)));
+    return found;
+  };
+  return { a, b, out: forth, back: row => (back ??= turned()).get(row) ?? [] };
 }
 
 /** Typed records of a plain document; refuses another format. */
@@ -270,16 +245,16 @@ export function readDoc(raw: Json): GraphDoc {
     title: text(raw.title),
     summary: text(raw.summary).replaceAll("->", "→"),
     producer: (raw.producer ?? {}) as Json,
-    types: records(table(raw.types), TYPES),
+    types: records(raw.types, TYPES),
     sources: list(raw.sources).map(
       each => ({ language: "python", first_line: 1, text: "", ...each }) as unknown as SourceRecord,
     ),
-    lines: records(table(raw.lines), LINES),
+    lines: records(raw.lines, LINES),
     stages: list(raw.stages).map(readStage),
     passes: list(raw.passes).map(readPass),
     plan: withTimes(readPlan(raw.plan as Json | null), raw),
     edge: readEdge(raw.compiled as Edge | undefined),
-    links: list(raw.links).map(each => plainLink(each as unknown as PackedLink, raw)),
+    links: list(raw.links).map(each => readLink(each as unknown as RawLink)),
     wgslBase: list(raw.wgsl_base).map(Number),
     runs: list(raw.runs) as unknown as RunRecord[],
     variants: list(raw.variants) as unknown as VariantRow[],

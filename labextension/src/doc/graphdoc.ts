@@ -131,11 +131,18 @@ export interface Plan {
   /** The reduction of gradients over engines, where a run made it or a prediction has it. */
   allreduce: Allreduce | null;
 }
+/** Which rows of level `b` came from a row of level `a`, and which rows of `a` a row of `b` came from. */
+export interface Link {
+  a: string;
+  b: string;
+  out: (row: number) => readonly number[];
+  back: (row: number) => readonly number[];
+}
+
 export interface RawLink {
   a: string;
   b: string;
-  out: { start: number[]; ids: number[] };
-  back: { start: number[]; ids: number[] };
+  out: { start: number[]; ids: number[]; index?: number[] };
 }
 export interface OverlayRecord {
   id: string;
@@ -173,7 +180,7 @@ export interface GraphDoc {
   passes: Pass[];
   plan: Plan | null;
   edge: Edge | null;
-  links: RawLink[];
+  links: Link[];
   wgslBase: number[];
   runs: RunRecord[];
   variants: VariantRow[];

@@ -83,11 +83,7 @@ export function kernelsOf(doc: GraphDoc): (stage: number, node: number) => reado
   if (!link || !known) return () => [];
   const at = Number(link.a.slice(5));
   return (stage, node) =>
-    stage === at
-      ? link.out.ids
-          .slice(link.out.start[node], link.out.start[node + 1])
-          .flatMap(k => [String(known[k]!.kernel), known[k]!.label])
-      : [];
+    stage === at ? link.out(node).flatMap(k => [String(known[k]!.kernel), known[k]!.label]) : [];
 }
 
 /** The nodes of some stages that a query finds. */

@@ -1,6 +1,6 @@
 // Provenance: which entities light up when one is selected (docs/graphdoc.md, "Links"). Pure; knows no DOM.
 
-import type { GraphDoc, OptimizeReport } from "./doc.ts";
+import type { GraphDoc, Link, OptimizeReport } from "./doc.ts";
 import { plural, put } from "./format.ts";
 
 export interface Entity {
@@ -18,13 +18,13 @@ export function parseEntity(text: string): Entity | null {
   return match ? { kind: match[1]!, at: match[2]!.split(".").map(Number) } : null;
 }
 
+/** A link from a level to another, one way or the other. */
 interface Way {
   level: string;
-  start: number[];
-  ids: number[];
+  rows: Link["out"];
 }
 type Ways = Map<string, Way[]>;
-type Reached = Map<string, Set<number>>;
+type Reached = ReadonlyMap<string, ReadonlySet<number>>;
 
 /** The dispatches that write and read buffers. */
 export interface Uses {
@@ -46,6 +46,8 @@ export function usesOf(doc: GraphDoc, entities: readonly string[]): Uses {
 export interface Provenance {
   /** The lit set of one entity: itself, what it came from, what came from it; with a buffer its readers. */
   closure(entity: string): ReadonlySet<string>;
+  /** What an entity came from: the rows of each level. */
+  origins(entity: string): Reached;
   /** The union over several. */
   lit(entities: readonly string[]): ReadonlySet<string>;
 }
@@ -54,24 +56,24 @@ function waysOf(doc: GraphDoc): { down: Ways; up: Ways } {
   const down: Ways = new Map(),
     up: Ways = new Map();
   for (const { a, b, out, back } of doc.links) {
-    put(down, a, { level: b, ...out });
-    put(up, b, { level: a, ...back });
+    put(down, a, { level: b, rows: out });
+    put(up, b, { level: a, rows: back });
   }
   return { down, up };
 }
 
 /** Everything that `ways` reaches from the seeds, without going from a level in `closed` to WGSL. */
 function reach(ways: Ways, seeds: [string, number][], closed: string | null): Reached {
-  const reached: Reached = new Map();
+  const reached = new Map<string, Set<number>>();
   const stack = [...seeds];
   while (stack.length > 0) {
     const [level, row] = stack.pop()!;
     for (const way of ways.get(level) ?? []) {
       if (level === closed && way.level === "wgsl") continue;
-      const rows = reached.get(way.level) ?? new Set<number>();
+      const rows = reached.get(way.level) ?? new Set<number>(),
+        next = way.rows(row);
       reached.set(way.level, rows);
-      for (let i = way.start[row] ?? 0; i < (way.start[row + 1] ?? 0); i++) {
-        const id = way.ids[i]!;
+      for (const id of next) {
         if (rows.has(id)) continue;
         rows.add(id);
         stack.push([way.level, id]);
@@ -106,7 +108,7 @@ function placeOf(doc: GraphDoc, { kind, at }: Entity): [string, number] {
 const rowsBack = (ways: Ways, level: string, from: string, row: number): number[] =>
   (ways.get(from) ?? [])
     .filter(way => way.level === level)
-    .flatMap(way => way.ids.slice(way.start[row], way.start[row + 1]));
+    .flatMap(way => way.rows(row));
 
 export function provenance(doc: GraphDoc): Provenance {
   const { down, up } = waysOf(doc);
@@ -160,6 +162,7 @@ export function provenance(doc: GraphDoc): Provenance {
 
   return {
     closure,
+    origins: entity => reach(up, [placeOf(doc, parseEntity(entity)!)], null),
     lit: entities =>
       entities.length === 1 ? closure(entities[0]!) : new Set(entities.flatMap(each => [...closure(each)])),
   };

@@ -290,7 +290,7 @@ function alone(nodes: readonly number[], name: (i: number) => string): Map<strin
 /** Return the nodes of the stage before that each node of a stage came from. */
 function originsOf({ links }: GraphDoc, { index, parent }: Stage): (i: number) => readonly number[] {
   const back = links.find(({ a, b }) => a === `node:${parent}` && b === `node:${index}`)?.back;
-  return i => back?.ids.slice(back.start[i], back.start[i + 1]) ?? [];
+  return back ?? (() => []);
 }
 
 /** Pair the nodes that two results for one graph have each made for itself: by hash, else by what they came from. */

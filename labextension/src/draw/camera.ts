@@ -187,7 +187,7 @@ export class Camera {
       { passive: true },
     );
     this.#observer = new ResizeObserver(() => {
-      group.refit();
+      if (this.el.clientWidth !== this.across || this.el.clientHeight !== this.down) group.refit();
       this.seen();
     });
     this.#observer.observe(this.el);

@@ -21,8 +21,8 @@ const dispatchOf: Said = (doc, stage, node, index) => {
   for (const { a, b, out } of doc.links) {
     const to = b.startsWith("node:") ? doc.stages[+b.slice(5)] : null;
     if (a !== `node:${stage.index}` || !(to || b === "dispatch")) continue;
-    for (let i = out.start[index]!; i < out.start[index + 1]!; i++) {
-      const said = to ? dispatchOf(doc, to, node, out.ids[i]!) : out.ids[i]!;
+    for (const id of out(index)) {
+      const said = to ? dispatchOf(doc, to, node, id) : id;
       if (said !== null) return said;
     }
   }

@@ -25,7 +25,7 @@ function nodesOfLines(doc: GraphDoc): (kernel: number, line: number) => string {
       links.flatMap(({ a, back }) => {
         const row = (doc.wgslBase[kernel] ?? 0) + line - 1,
           stage = doc.stages[Number(a.slice(5))];
-        return back.ids.slice(back.start[row], back.start[row + 1]).map(index => {
+        return back(row).map(index => {
           const node = stage?.nodes[index];
           return node ? node.name || node.op : String(index);
         });

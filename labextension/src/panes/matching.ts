@@ -77,15 +77,15 @@ export function matchedRows(context: Context, stage: Stage, members: Members, la
   return placesOfRows(partner);
 }
 
-const numbersOf = (reached: ReadonlySet<string>, prefix: string): number[] =>
-  [...reached].filter(each => each.startsWith(prefix)).map(each => Number(each.slice(prefix.length)));
+/** The rows of a level that a node came from. */
+const rowsAt = ({ origins }: Context, { index }: Stage, i: number, level: string): number[] => [
+  ...(origins(`node:${index}.${i}`).get(level) ?? []),
+];
 
 /** The ops of the left pane that a node came from. */
 function originsOf(context: Context, stage: Stage, i: number): number[] {
-  const { left } = besideIn(context.doc);
-  return numbersOf(context.reached(`node:${stage.index}.${i}`), `node:${left!.stage.index}.`).filter(
-    a => left!.stage.nodes[a]!.inputs.length > 0,
-  );
+  const { index, nodes } = besideIn(context.doc).left!.stage;
+  return rowsAt(context, stage, i, `node:${index}`).filter(a => nodes[a]!.inputs.length > 0);
 }
 
 /** A bracket over each run of rows that a rewrite closed, with its rule and what it saved. */
@@ -104,7 +104,7 @@ export function closedRows(context: Context, stage: Stage, members: Members, lay
       v = made.get(row);
     if (first === row || v === undefined) return [];
     const node = membersOf(members, v)[0]!;
-    const steps = numbersOf(context.reached(`node:${stage.index}.${node}`), `step:${pass.index}.`);
+    const steps = rowsAt(context, stage, node, `step:${pass.index}`);
     const last = Math.max(-1, ...steps);
     if (last < 0) return [];
     const saved = steps.reduce((sum, i) => sum + pass.rewrites[i]!.cost_before - pass.rewrites[i]!.cost_after, 0),

@@ -1,7 +1,7 @@
 // The interface of a pane, the part of the view that it may use, and the small elements that panes share.
 
 import type { GraphDoc, RuleSource, Stage } from "../doc/doc.ts";
-import type { Uses } from "../doc/select.ts";
+import type { Provenance, Uses } from "../doc/select.ts";
 import type { CameraGroup } from "../draw/camera.ts";
 import { append, div, h, listen, paragraph, replace, span, type Child, type Props } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
@@ -21,6 +21,7 @@ export interface Context {
   uses(): Uses;
   /** Returns the entities that light up with one, selected or not. */
   reached(entity: string): ReadonlySet<string>;
+  readonly origins: Provenance["origins"];
   act(action: Action): void;
   /** Tells those who listen. */
   say(text: string): void;

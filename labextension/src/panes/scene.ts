@@ -37,6 +37,7 @@ export class Scene implements Context {
   readonly cameras = { graph: new CameraGroup(), lanes: new CameraGroup(), union: new CameraGroup() };
   readonly chrome: Chrome;
   readonly #provenance: Provenance;
+  readonly origins: Provenance["origins"];
   readonly #marks = new Map<PaneKey, Marks>();
   readonly #standIns = new Map<PaneKey, StandIn>();
   readonly #keys: Keys;
@@ -64,6 +65,7 @@ export class Scene implements Context {
   ) {
     this.#current = current;
     this.#provenance = provenance(doc);
+    this.origins = this.#provenance.origins;
     this.#cell = new Cell(doc, action => this.act(action));
     this.#selection = selectionOf(doc);
     const shared = this.#selection.value.flatMap(each => local(doc, each) ?? []);
