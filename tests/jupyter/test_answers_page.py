@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -113,6 +114,11 @@ def test_answers_fit_and_can_be_read_in_both_themes(page: Page, answers: list[An
         grounds.append(page.evaluate(GROUND))
         assert page.evaluate(CUT) == [] and page.evaluate(OUTSIDE) == [] and page.evaluate(FAINT) == []
     assert grounds == ["rgb(255, 255, 255)", "rgb(20, 23, 27)"]
+    verdicts = page.locator(".gd-answer td", has_text=re.compile("of the roof$"))
+    assert verdicts.count() > 3
+    page.set_viewport_size({"width": 560, "height": 900})
+    heights = verdicts.evaluate_all("all => all.map(e => e.offsetHeight)")
+    assert max(heights) < 32, "a verdict stands on one line"
     link = page.locator(".gd-answer-link").first
     assert link.evaluate("e => getComputedStyle(e).textDecorationLine") == "none", "nothing hears it: it is no link"
 

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import networks
+import view_networks
 from bare_page import AUDIT, live, mount, open_tab, trained
 from playwright.sync_api import Locator, Page, expect
 
@@ -123,6 +124,39 @@ def test_rules_are_shown_as_mathematics_and_a_rewrite_as_two_pictures(page: Page
     expect(detail.locator("pre.gd-code")).to_be_hidden()
     assert "mathematics:\n" in twin(document, "rewrites") and stated in twin(document, "rewrites")
     assert re.search(r"^  matmul +∂a = g · bᵀ,  ∂b = aᵀ · g$", twin(document, "grad"), re.M)
+
+
+def test_in_a_narrow_plan_names_have_the_room_that_phases_leave(page: Page) -> None:
+    mount(page, measured()[1])
+    page.set_viewport_size({"width": 600, "height": 900})
+    open_tab(page, "plan")
+    expect(page.locator(".gd-legend")).to_have_text(re.compile(r"^width = measured time, .* writes over it$"))
+    gap = "e => e.getBoundingClientRect().right - e.tHead.rows[0].lastChild.getBoundingClientRect().right"
+    table = page.locator("table.gd-dispatches")
+    assert abs(table.evaluate(gap)) < 1 and table.evaluate("e => e.offsetWidth >= e.parentElement.clientWidth")
+    names = table.locator("tbody td.gd-label").evaluate_all("all => all.map(e => e.clientWidth)")
+    assert min(names) > 120, names
+
+
+# Whether a stroke of what flows passes through the words beside it.
+CROSSED = """pane => { const note = pane.querySelector('.gd-note-on-edge');
+  if (!note) return null;
+  const box = note.getBBox(), path = note.parentElement.querySelector('.gd-stroke');
+  return Array.from({length: 101}, (_, i) => path.getPointAtLength(path.getTotalLength() * i / 100)).some(({x, y}) =>
+    x > box.x - 2 && x < box.x + box.width + 2 && y > box.y + 3 && y < box.y + box.height - 3); }"""
+
+
+def test_the_symbol_of_what_flows_lies_beside_its_edge(page: Page) -> None:
+    """Rows of a narrow view are close: a slanted edge of 20 pixels goes aside behind the words."""
+    document = Study(view_networks.experts(), train=True, device="cpu", name="experts").doc
+    mount(page, document)
+    page.set_viewport_size({"width": 600, "height": 900})
+    open_tab(page, "grad")
+    lanes, crossed = page.locator('[data-pane="lanes"]'), []
+    for k in range(1, 24):
+        page.locator('[data-command="autodiff"]').fill(str(k))
+        crossed.append(lanes.evaluate(CROSSED))
+    assert crossed.count(False) > 8 and True not in crossed, crossed
 
 
 def test_the_stepper_builds_the_derivative(page: Page) -> None:

@@ -205,6 +205,17 @@ def test_opening_and_closing_leaks_nothing(page: Page) -> None:
     assert after["Nodes"] <= before["Nodes"] + 200
 
 
+def test_the_margin_of_a_saved_page_is_dark_where_the_view_is(tmp_path: Path, browser: Browser) -> None:
+    path = trained().save(tmp_path / "mlp.html")
+    for scheme, dark in (("light", False), ("dark", True)):
+        view = browser.new_page(color_scheme=scheme)
+        view.goto(path.as_uri())
+        view.locator(".gd-frame").wait_for()
+        ground = view.evaluate("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)")
+        view.close()
+        assert max(ground[:3]) < 60 if dark else min(ground[:3]) == 255, (scheme, ground)
+
+
 def test_a_large_page_from_disk_lays_out_in_a_worker_and_asks_for_nothing(tmp_path: Path, browser: Browser) -> None:
     document = graph_doc(deep(130), "deep").with_view({"depth": 2})  # blocks are open
     assert len(document.nodes()) > 1000 and document.data["stages"][0]["layouts"] == {}

@@ -140,7 +140,7 @@ def profile_answer(profile: SessionProfile, study: Study, text: str) -> Answer:
     longest_first = sorted(profile.dispatches, key=lambda d: -d.median)
     columns = (
         Column("dispatch"), Column("kernel"), Column("phase"), Column("measured, µs", right=True),
-        Column("%", right=True), Column("predicted", right=True), Column("bound", wide=True),
+        Column("%", right=True), Column("predicted", right=True), Column("bound"),
     )  # fmt: skip
     notes = [f"predicted by the roofline of {profile.machine}", *([profile.reason] if profile.reason else [])]
     fact = "median time, logarithmic; the upright line is the prediction"

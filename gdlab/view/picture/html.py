@@ -42,7 +42,8 @@ def page(document: Document, module: str | None = None) -> str:
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{title}</title>\n'
-        f"<style>body{{margin:12px;background:Canvas;color:CanvasText;font-family:system-ui,sans-serif}}</style>\n"
+        f"<style>:root{{color-scheme:light dark}}"
+        f"body{{margin:12px;background:Canvas;color:CanvasText;font-family:system-ui,sans-serif}}</style>\n"
         f'</head>\n<body>\n<div id="{_ROOT}"></div>\n<noscript><p>{summary}</p></noscript>\n'
         f'<script type="application/json" id="{_DATA}">{json_text(document)}</script>\n'
         f'<script type="application/gzip" id="{_CODE}">{packed}</script>\n'

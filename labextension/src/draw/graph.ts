@@ -133,11 +133,15 @@ class StagePicture {
       down = Math.sign(y1 - y0);
     // Along a row there is room above the boxes alone.
     const over = Math.min(y0 - NODE / 2, ...flat.filter((_, i) => i % 2 > 0)) - 6;
+    // At its ends an edge is upright; in its middle piece it may go aside behind the words.
+    const middle = 2 * Math.floor(flat.length / 4) - 2,
+      [xa, ya, xb, yb] = flat.slice(middle, middle + 4) as [number, number, number, number],
+      aside = Math.abs(xb - xa) * Math.min(0.5, 15 / Math.abs(yb - ya));
     const beside = [
-      [(x0 + x1) / 2, (y0 + y1) / 2 + 4],
-      [x1, y1 - 14 * down + 4],
-      [x0, y0 + 14 * down + 4],
-    ].flatMap(([x, y]) => [{ x: x! + 9, y: y! }, { x: x! - 9 - NOTE * text.length, y: y! }]);
+      [(xa + xb) / 2, (ya + yb) / 2 + 4, 9 + aside],
+      [x1, y1 - 14 * down + 4, 9],
+      [x0, y0 + 14 * down + 4, 9],
+    ].flatMap(([x, y, far]) => [{ x: x! + far!, y: y! }, { x: x! - far! - NOTE * text.length, y: y! }]);
     const place = level
       ? { x: (x0 + x1) / 2, y: over }
       : (beside.find(({ x, y }) => this.#isFree(x, y, NOTE * text.length)) ?? beside[0]!);

@@ -200,8 +200,10 @@ export class PlanTimeline {
       width = unit ? WIDTHS[basis] : "one dispatch",
       all = arrows.length <= MOST_ARROWS ? "arrow" : "arrow (of what is selected)";
     const signs = `${all} = hazard: — reads what was written, ┄ writes over it`,
-      words = `column = barrier group, width = ${width}, ${signs}`,
       letters = Math.floor((this.#width - 2 * SIDE) / 5.4);
-    return s("text", { class: "gd-axis gd-legend", x: SIDE, y }, cut(words, letters));
+    const fits = ["column = barrier group, ", ""]
+      .map(each => `${each}width = ${width}, ${signs}`)
+      .find(each => each.length <= letters);
+    return s("text", { class: "gd-axis gd-legend", x: SIDE, y }, fits ?? cut(signs, letters));
   }
 }
