@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import networks
+from browser import settled
 from places import REPO
 from playwright.sync_api import Page
 
@@ -48,12 +49,14 @@ def mount(page: Page, document: Any) -> None:
 
 
 def open_tab(page: Page, name: str) -> None:
-    """Open a tab as a person does: in the bar, or from the menu of those that have no room there."""
+    """Open a tab as a person does, in the bar or from the menu of those that have no room there, and wait until it is
+    drawn: some panes draw once they know their width, a frame later."""
     tab = page.locator(f'[role="tab"][data-tab="{name}"]')
     if tab.is_visible():
         tab.click()
     else:
         page.locator(".gd-tabmenu").select_option(name)
+    settled(page)
 
 
 TABS = ("opt", "rewrites", "grad", "diff", "plan", "arena", "kernels", "session", "text")

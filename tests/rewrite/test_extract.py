@@ -14,7 +14,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from gdlab.rewrite import optimize
 from gdlab.rewrite import optimizer as pipeline
-from gdlab.rewrite.extract.choice import Choice, Problem, extract, live_order
+from gdlab.rewrite.extract.choice import Choice, Problem, Search, extract, live_order
 from gdlab.rewrite.extract.cycles import classes_below, components
 
 
@@ -168,6 +168,23 @@ def test_eliminate_frees_a_class_of_all_readers_at_once() -> None:
     children: list[tuple[int, ...]] = [(), (0,), (), (0,), (), (1, 2)]
     problem = Problem(of_class, children, [10, 1, 4, 1, 4, 0], [0] * 6, (3,))
     assert solve(problem).cost_after == 8
+
+
+def test_eliminate_climbs_to_what_can_leave_and_opens_what_leads_back() -> None:
+    # 0 costs 9 with the flops of a product, and is read by 1 and 2, which have no other e-node, but their readers have:
+    # 3, by way of 5, which reads it, and 4. Each alone would raise the flops, and neither could let 0 go.
+    of_class = [[0], [1], [2], [3, 4], [5, 6], [7, 8], [9]]
+    children: list[tuple[int, ...]] = [(), (0,), (0,), (1,), (5,), (2,), (), (3,), (), (3, 4)]
+    problem = Problem(of_class, children, [9, 1, 1, 6, 0, 1, 5, 0, 5, 0], [8, 0, 0, 0, 0, 0, 4, 0, 4, 0], (6,))
+    search = Search(problem, components_of(of_class, children), None)
+    search.eliminate()
+    assert search.total == optimum(problem) == 10
+    assert [search.choice[c] for c in (3, 4, 5)] == [4, 6, 8]
+    # a root that has to read it keeps it
+    kept = replace(problem, roots=(6, 1))
+    search = Search(kept, components_of(of_class, children), None)
+    search.eliminate()
+    assert search.total == cost_of(kept, [0, 1, 2, 3, 5, 7, 9])
 
 
 def test_adopt_wakes_a_class_that_no_single_reader_can_pay_for() -> None:

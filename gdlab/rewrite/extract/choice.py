@@ -17,7 +17,7 @@ __all__ = ["Choice", "Problem", "Search", "extract"]
 PASSES = 6
 SMALL = 16  # classes with a choice, up to which the optimum is looked for by branch and bound …
 BRANCHES = 1000  # … of so many branches
-WALK = 16  # classes that *adopt* looks at above one candidate
+WALK = 16  # classes that *adopt* and *eliminate* look at above one candidate
 Plan = list[tuple[int, int]]  # (class, e-node) re-points, in order
 
 
@@ -152,6 +152,7 @@ class Search:
         self.of_class, self.children = problem.of_class, problem.children
         self.cost, self.heavy, self.component = problem.cost, problem.heavy, component
         self.choice = [enodes[0] if enodes else -1 for enodes in self.of_class]
+        self.roots = frozenset(problem.roots)
         self.ref = [0] * len(self.of_class)
         self.users: list[list[int]] = [[] for _ in self.of_class]  # classes with an e-node that reads it
         for c, below in enumerate(problem.below):
@@ -212,23 +213,34 @@ class Search:
     def attempt(self, plan: Plan, *, keep: bool) -> int | None:
         """The change of cost if the plan is carried out; None where it may not be. Undone unless `keep` and it pays."""
         self._tick()
-        done: Plan = []
-        self.gained_heavy = gain = 0
-        allowed = True
-        for c, e in plan:
-            if self._closes_cycle(c, e):
-                allowed = False
-                break
-            done.append((c, self.choice[c]))
-            gain += self._point(c, e)
-        allowed = allowed and self.gained_heavy <= 0
+        self.gained_heavy = 0
+        undo: Plan = []
+        gain = self._carry_out(plan, undo)
+        if gain is None:
+            return None
+        allowed = self.gained_heavy <= 0
         if keep and allowed and gain < 0:
             self.total += gain
             self.changes += 1
             return gain
-        for c, e in reversed(done):
-            self._point(c, e)
+        self._undo(undo)
         return gain if allowed else None
+
+    def _carry_out(self, plan: Plan, undo: Plan) -> int | None:
+        """The change of cost of a plan, with what takes it back added to `undo`; None, and no change, for a cycle."""
+        gain, before = 0, len(undo)
+        for c, e in plan:
+            if self._closes_cycle(c, e):
+                self._undo(undo, before)
+                return None
+            undo.append((c, self.choice[c]))
+            gain += self._point(c, e)
+        return gain
+
+    def _undo(self, undo: Plan, keep: int = 0) -> None:
+        """Take back all but the first re-points, the last one first."""
+        while len(undo) > keep:
+            self._point(*undo.pop())
 
     def _promising(self, c: int) -> list[int]:
         """The e-nodes that can make a live class cost less: cheaper ones, and those that let something die."""
@@ -240,8 +252,11 @@ class Search:
             return [e for e in self.of_class[c] if cost[e] < most]
         return [e for e in self.of_class[c] if cost[e] < most or any(k not in children[e] for k in dying)]
 
-    def _best(self, c: int, enodes: Iterable[int]) -> tuple[int, int] | None:
-        """(gain, e-node) of the best single re-point of class c among `enodes`; ties: the first. Nothing changes."""
+    def _best(self, c: int, enodes: Iterable[int], part: bool = False) -> tuple[int, int] | None:
+        """(gain, e-node) of the best single re-point of class c among `enodes`; ties: the first. Nothing changes.
+
+        As a `part` of a plan it may raise the flops of products: the rest of the plan may lower them again.
+        """
         ref, cost, heavy, children = self.ref, self.cost, self.heavy, self.children
         old, cyclic = self.choice[c], self.component[c] >= 0
         lost = children[old]
@@ -260,7 +275,7 @@ class Search:
                         if 0 in [ref[k] for k in fresh] or 1 in [ref[k] for k in gone]:
                             more, work = self._cones(fresh, gone)
                             gain, flops = gain + more, flops + work
-            if flops <= 0 and (best is None or gain < best[0]):
+            if (part or flops <= 0) and (best is None or gain < best[0]):
                 best = gain, e
         return best
 
@@ -346,37 +361,53 @@ class Search:
         return [*reversed(anew.items()), (c, e)]
 
     def eliminate(self) -> None:
-        """Free a class of all its readers at once, where each has another e-node."""
-        ref, choice, children = self.ref, self.choice, self.children
-        alone = [len(enodes) == 1 for enodes in self.of_class]
-        for d, users in enumerate(self.users):
+        """Free a class of all its readers at once: each, or the nearest above it that can, takes another e-node."""
+        for d in range(len(self.users)):
             if self.late:
                 return
-            if ref[d] < 2:
-                continue
-            for c in users:
-                if alone[c] and ref[c]:  # it has to read d
-                    break
-            else:
-                readers = [c for c in users if ref[c] and d in children[choice[c]]]
-                plan = self._without(d, readers)
+            if self.ref[d] >= 2:
+                plan = self._without(self._cuts(d))
                 if plan:
                     self.attempt(plan, keep=True)
 
-    def _without(self, d: int, readers: list[int]) -> Plan | None:
-        """For each reader the alternative of least cost that does not read d, given the ones before; undone."""
+    def _cuts(self, d: int) -> dict[int, list[int]]:
+        """The classes to re-point so that no live class reads d, each with the e-nodes that it may take.
+
+        A reader without another e-node has to go as well; there are none where a root would have to, or too many.
+        """
+        ref, choice, children = self.ref, self.choice, self.children
+        cuts: dict[int, list[int]] = {}
+        gone, front = {d}, [d]
+        while front:
+            k = front.pop()
+            for c in self.users[k]:
+                if c in gone or not ref[c] or k not in children[choice[c]]:
+                    continue
+                cuts[c] = [e for e in self.of_class[c] if gone.isdisjoint(children[e])]
+                if not cuts[c]:
+                    if c in self.roots or len(gone) == WALK:
+                        return {}
+                    gone.add(c)
+                    front.append(c)
+        return {c: [e for e in enodes if gone.isdisjoint(children[e])] for c, enodes in cuts.items() if c not in gone}
+
+    def _without(self, cuts: dict[int, list[int]]) -> Plan:
+        """For each class the e-node of least cost among those that it may take, given the ones before; undone.
+
+        Where each of them leads back to the class, the first that does not once its cheapest trees are chosen.
+        """
         plan: Plan = []
         undo: Plan = []
-        for c in readers:
-            best = self._best(c, [e for e in self.of_class[c] if d not in self.children[e]])
-            if best is None:
+        for c, enodes in cuts.items():
+            best = self._best(c, enodes, part=True)
+            ways = [[(c, best[1])]] if best else [self._anew(c, e, live) for e in enodes for live in (False, True)]
+            way = next((w for w in ways if w and self._carry_out(w, undo) is not None), None)
+            if way is None:
+                plan = []
                 break
-            undo.append((c, self.choice[c]))
-            self._point(c, best[1])
-            plan.append((c, best[1]))
-        for c, e in reversed(undo):
-            self._point(c, e)
-        return plan if len(plan) == len(readers) else None
+            plan += way
+        self._undo(undo)
+        return plan
 
     def adopt(self) -> None:
         """Bring a dormant class to life for several readers at once: what no single reader can pay for."""
