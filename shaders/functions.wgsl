@@ -38,6 +38,31 @@ fn pow_abs(x: f32, exponent: f32) -> f32 {
     return select(select(pow(abs(x), exponent), 1.0, exponent == 0.0), x, is_nan(x) && exponent != 0.0);
 }
 
+// What a / b leaves, with the sign of a: exact, by division of the 24 bits of the numbers, 8 bits of the quotient a turn.
+fn remainder(a: f32, b: f32) -> f32 {
+    let size_a = bitcast<u32>(a) & 0x7fffffffu;
+    let size_b = bitcast<u32>(b) & 0x7fffffffu;
+    let lost = size_a >= 0x7f800000u || size_b > 0x7f800000u || size_b == 0u;
+    if (lost || size_a < size_b) {
+        return bitcast<f32>(select(bitcast<u32>(a), 0x7fc00000u, lost));
+    }
+    let power = max(size_b >> 23u, 1u);
+    let divisor = (size_b & 0x7fffffu) | select(0u, 0x800000u, size_b >= 0x800000u);
+    var left = ((size_a & 0x7fffffu) | select(0u, 0x800000u, size_a >= 0x800000u)) % divisor;
+    for (var bits = max(size_a >> 23u, 1u) - power; bits > 0u; bits -= min(bits, 8u)) {
+        left = (left << min(bits, 8u)) % divisor;
+    }
+    let up = min(countLeadingZeros(left) - 8u, power - 1u); // to the leading bit, or to the smallest power
+    let exponent = select(0u, power - up, (left << up) >= 0x800000u);
+    return bitcast<f32>((exponent << 23u) | ((left << up) & 0x7fffffu) | (bitcast<u32>(a) & 0x80000000u));
+}
+
+// The same with the sign of b.
+fn modulus(a: f32, b: f32) -> f32 {
+    let left = remainder(a, b);
+    return select(left, left + b, (left < 0.0 && b > 0.0) || (left > 0.0 && b < 0.0));
+}
+
 // x, but no compiler can know it: a constant 1.0 / 0.0 is an error, and x / 0.0 is 0 on some drivers.
 fn at_run_time(x: f32) -> f32 {
     return select(x, 1.0, arrayLength(&out) == 0u);

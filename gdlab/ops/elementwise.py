@@ -2,7 +2,7 @@
 
 A kernel is one expression that WGSL and Python both read. Its functions: `exp log sqrt inverseSqrt tanh abs sign
 select` as in WGSL (`select(if_false, if_true, condition)`), and ours, exact about NaN and overflow: `max_nan min_nan
-relu_nan sigmoid_stable pow_abs is_nan round_f16 round_bf16`.
+relu_nan sigmoid_stable pow_abs is_nan remainder modulus round_f16 round_bf16`.
 """
 
 from __future__ import annotations

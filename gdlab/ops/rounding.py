@@ -67,26 +67,21 @@ def isinf(x: Value) -> TensorType:
 
 
 # remainders -----------------------------------------------------------------------------------------------------------
-# a quotient that is rounded up or down to a whole number leaves a remainder that is one divisor too small or too large
-_SMALL = "(a - b * trunc(a / b))"
-_MENDED = (
-    f"select(select({_SMALL}, {_SMALL} + sign(a) * abs(b), {_SMALL} * sign(a) < 0.0), "
-    f"{_SMALL} - sign(a) * abs(b), abs({_SMALL}) >= abs(b))"
-)
-_FMOD = f"select({_MENDED}, a, (abs(b) > 3.4028235e38) & (abs(a) <= 3.4028235e38))"
 DIVIDED = (
     Sample((6,), (6,), values=([7.5, -7.5, 7.5, -7.5, 1.0, 100.25], [2.0, 2.0, -2.0, -2.0, 3.0, 7.0])),
     Sample((2, 3), (3,), values=([[1.0, 2.5, -3.5], [0.5, 9.75, 5.25]], [4.0, 2.0, -1.5])),
     Sample((1,), (1,), values=([5.0], [3.0])),
     Sample((6,), (6,), values=([6.0, -6.0, 0.0, NAN, 5.0, 1e4], [3.0, 3.0, 2.0, 1.0, NAN, 7.0]), kink=True),
     Sample((4,), (4,), values=([5.0, -5.0, 0.9, 2.7], [np.inf, -np.inf, 0.3, 0.1]), kink=True),
+    # quotients that round to whole numbers, one of 2¹⁰⁰
+    Sample((5,), (5,), values=([1.5, -1.5, 1.0, 9e9, 2.0**127], [0.3, 0.3, -0.1, 0.7, 3.0 * 2.0**26]), kink=True),
 )
 
 
-@op(numpy=np.fmod, kernel=Elementwise(_FMOD), samples=DIVIDED, bad=MISFITS, broadcasts=True)
+@op(numpy=np.fmod, kernel=Elementwise("remainder(a, b)"), samples=DIVIDED, bad=MISFITS, broadcasts=True)
 def fmod(a: Value, b: Value) -> TensorType:
-    """The remainder of a / b with the sign of a, elementwise: f32[...], f32[...] -> f32[...]; exact while the quotient
-    is below 2²². Of a remainder by 0: NaN."""
+    """The remainder of a / b with the sign of a, elementwise: f32[...], f32[...] -> f32[...]; exact. Of a
+    remainder by 0: NaN."""
     return a.type
 
 
@@ -98,14 +93,14 @@ def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
 
 @op(
     numpy=np.mod,
-    kernel=Elementwise(f"select({_FMOD}, {_FMOD} + b, {_FMOD} * sign(b) < 0.0)"),
+    kernel=Elementwise("modulus(a, b)"),
     samples=DIVIDED,
     bad=MISFITS,
     broadcasts=True,
 )
 def mod(a: Value, b: Value) -> TensorType:
-    """The remainder of a / b with the sign of b, elementwise: f32[...], f32[...] -> f32[...]; exact while the quotient
-    is below 2²². Of a remainder by 0: NaN."""
+    """The remainder of a / b with the sign of b, elementwise: f32[...], f32[...] -> f32[...]; exact. Of a
+    remainder by 0: NaN."""
     return a.type
 
 

@@ -2,7 +2,7 @@
 
 Functions as in WGSL: `exp log sqrt inverseSqrt tanh abs sign floor ceil trunc`, `round` (halves to even) and
 `select(if_false, if_true, condition)`; ours, exact about NaN and overflow: `max_nan min_nan relu_nan sigmoid_stable
-pow_abs is_nan round_f16 round_bf16`.
+pow_abs is_nan remainder modulus round_f16 round_bf16`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "sigmoid_stable": _sigmoid,
     "pow_abs": lambda x, exponent: np.power(np.abs(x), exponent),
     "is_nan": np.isnan,
+    "remainder": np.fmod,
+    "modulus": np.mod,
     "round_f16": round_f16,
     "round_bf16": round_bf16,
 }

@@ -135,6 +135,7 @@ CASES: list[Case] = [
     ("div.Tensor", {"self": x, "other": y}, [X / Y]),
     ("div.Tensor_mode", {"self": x, "other": y, "rounding_mode": "floor"}, [np.floor(X / Y)]),
     ("div.Tensor_mode", {"self": x, "other": y, "rounding_mode": "trunc"}, [np.trunc(X / Y)]),
+    ("div.Tensor_mode", {"self": x, "other": 0.3, "rounding_mode": "floor"}, [np.floor_divide(X, f32(0.3))]),
     ("remainder.Scalar", {"self": x, "other": 0.7}, [np.mod(X, f32(0.7))]),
     ("fmod.Scalar", {"self": x, "other": 0.7}, [np.fmod(X, f32(0.7))]),
     ("pow.Tensor_Scalar", {"self": x, "exponent": 2}, [X**2]),

@@ -181,6 +181,8 @@ _FUNCTIONS: Mapping[str, Callable[..., Value]] = {
     "sigmoid_stable": _sigmoid,
     "pow_abs": lambda x, exponent: _make(np.power, _make(np.abs, x), exponent),
     "is_nan": _is_nan,
+    "remainder": _plain(np.fmod),
+    "modulus": _plain(np.mod),
     "round_f16": _plain(_into(round_f16)),
     "round_bf16": _plain(_into(round_bf16)),
 }

@@ -30,10 +30,7 @@ def _mod(call: OnnxCall) -> Tensor:
             raise Malformed("divisor", 0, "an integer other than 0")
         return _remainder[truncates](call)
     x, y = call.number(0), call.number(1)
-    size = ops.trunc((ops.abs(x) + 0.5) / ops.abs(y))  # exact for whole numbers, which a device's remainder may not be
-    left = ops.sign(x) * (ops.abs(x) - size * ops.abs(y))
-    mended = left if truncates else ops.where(ops.less(left * y, 0.0), left + y, left)
-    return fitted(mended, common(a.shape, b.shape), "int")
+    return fitted((ops.fmod if truncates else ops.mod)(x, y), common(a.shape, b.shape), "int")
 
 
 _remainder = {False: binary(ops.mod, np.mod), True: binary(ops.fmod, np.fmod)}

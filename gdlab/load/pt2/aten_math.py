@@ -60,9 +60,14 @@ def _div(c: Aten, self: Operand, other: Operand, rounding_mode: str | None = Non
     if rounding_mode not in ("floor", "trunc"):
         raise Malformed("rounding_mode", repr(rounding_mode), "floor or trunc")
     if kind_of(dtype) == "float":
-        if rounding_mode == "floor":
-            return c.onnx("Floor", c.onnx("Div", a, b))
-        return _trunc(c, c.onnx("Div", a, b))
+        quotient = c.onnx("Div", a, b)
+        if rounding_mode == "trunc":
+            return _trunc(c, quotient)
+        # as PyTorch has it: 1.5 // 0.3 is 4 in float32, where the quotient rounds to 5
+        whole = c.onnx("Round", c.onnx("Div", c.onnx("Sub", a, c.onnx("Mod", a, b)), b))
+        if isinstance(other, (int, float)) and other != 0:
+            return whole
+        return c.onnx("Where", c.onnx("Equal", b, c.number(0, dtype)), quotient, whole)
     if rounding_mode == "trunc":
         return c.onnx("Div", a, b)
     return c.onnx("Div", c.onnx("Sub", a, c.onnx("Mod", a, b)), b)
