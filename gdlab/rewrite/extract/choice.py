@@ -361,11 +361,14 @@ class Search:
         return [*reversed(anew.items()), (c, e)]
 
     def eliminate(self) -> None:
-        """Free a class of all its readers at once: each, or the nearest above it that can, takes another e-node."""
-        for d in range(len(self.users)):
+        """Free a class of all its readers at once: each, or the nearest above it that can, takes another e-node.
+
+        A class that costs nothing and reads nothing has nothing to be saved.
+        """
+        for d, e in enumerate(self.choice):
             if self.late:
                 return
-            if self.ref[d] >= 2:
+            if self.ref[d] >= 2 and (self.cost[e] or self.children[e]):
                 plan = self._without(self._cuts(d))
                 if plan:
                     self.attempt(plan, keep=True)
@@ -383,12 +386,14 @@ class Search:
             for c in self.users[k]:
                 if c in gone or not ref[c] or k not in children[choice[c]]:
                     continue
-                cuts[c] = [e for e in self.of_class[c] if gone.isdisjoint(children[e])]
-                if not cuts[c]:
-                    if c in self.roots or len(gone) == WALK:
-                        return {}
-                    gone.add(c)
-                    front.append(c)
+                if len(self.of_class[c]) > 1:
+                    cuts[c] = [e for e in self.of_class[c] if gone.isdisjoint(children[e])]
+                    if cuts[c]:
+                        continue
+                if c in self.roots or len(gone) == WALK:
+                    return {}
+                gone.add(c)
+                front.append(c)
         return {c: [e for e in enodes if gone.isdisjoint(children[e])] for c, enodes in cuts.items() if c not in gone}
 
     def _without(self, cuts: dict[int, list[int]]) -> Plan:
