@@ -35,7 +35,6 @@ from gdlab.session.steps import Uploads
 from gdlab.study.study import Study
 
 EVERY = 0.2  # seconds between two reports
-MOST_TOLD = 4096  # losses of a report: the newest; who misses more hears the rest at the end
 LATE_STEPS = 20  # whose median says which engine is late
 
 
@@ -124,6 +123,11 @@ def run(job: Job) -> Ended:
         return _EnginePart(job, meeting, stop).run()
 
 
+def losses_from(first: int) -> str:
+    """Return the key under which engine 0 publishes losses, of which `first` came before."""
+    return f"losses from {first}"
+
+
 def open_study(
     make: Callable[..., Study], kind: type[Study], graph: Graph, given: Any, opening: Any, device: str
 ) -> Session:
@@ -143,7 +147,7 @@ class _EnginePart:
 
     def __init__(self, job: Job, meeting: Meeting, stop: threading.Event) -> None:
         self.job, self.meeting, self.stop = job, meeting, stop
-        self.report, self.losses = EngineReport(step=job.first), list[float]()
+        self.report, self.losses, self.told = EngineReport(step=job.first), list[float](), 0
         self.recent: deque[float] = deque(maxlen=LATE_STEPS)
         self.saved_at, self.saved_step, self.told_at = time.monotonic(), job.first, 0.0
         self.error: BaseException | None = None
@@ -306,9 +310,10 @@ class _EnginePart:
         from ipyparallel.datapub import publish_data
 
         fields: Mapping[str, Any] = {name: getattr(self.report, name) for name in EngineReport.__slots__}
-        first = max(0, len(self.losses) - MOST_TOLD)
-        losses = self.losses[first:] if self.meeting.rank == 0 else []
-        publish_data({"report": dict(fields), "first": first, "losses": losses})
+        fresh = self.losses[self.told :] if self.meeting.rank == 0 else []
+        # a key of its own: of a key that is published twice before somebody looks the first value would be lost
+        publish_data({"report": dict(fields), **({losses_from(self.told): fresh} if fresh else {})})
+        self.told += len(fresh)
 
     def _due(self, made: int) -> bool:
         job = self.job

@@ -265,11 +265,12 @@ def _once(cluster: Cluster, job: Job, run: DistributedRun, watch: Watcher) -> tu
         job = replace(job, state_bytes=Path(job.state).read_bytes())
     result = cluster.view.apply_async(part.run, job)
     interrupted, asked, looked, shown = False, 0.0, 0.0, 0.0
+    heard = _Heard(run)
     while not result.ready():
         try:
             result.wait(POLL)
             now = time.monotonic()
-            listening = _heard(run, result.data)
+            listening = heard.take(result.data)
             if now - looked > LOOK:
                 looked = now
                 if cluster.died():
@@ -283,31 +284,32 @@ def _once(cluster: Cluster, job: Job, run: DistributedRun, watch: Watcher) -> tu
         except KeyboardInterrupt:
             interrupted = True
             run.stop()
-    _heard(run, result.data)
+    heard.take(result.data)
     return _ended(cluster, result, run, job), interrupted
 
 
-def _heard(run: DistributedRun, data: Any) -> bool:
-    """Take over the figures that engines have published, and say who is late; return whether engine 0 has said
-    anything."""
-    published = data if isinstance(data, list) else [data]
-    for row, told in zip(run.rows, published, strict=False):
-        if told and "report" in told:
-            row.report = EngineReport(**told["report"])
-            if row.engine.rank == 0:  # which has those before a restart too
-                _heard_losses(run, told["first"], told["losses"])
-    medians = [row.report.median for row in run.rows if row.report.losses >= part.LATE_STEPS]
-    if len(medians) == len(run.rows) > 1:
-        usual = float(np.median(medians)) if len(medians) > 2 else min(medians)
-        for row in run.rows:
-            row.late = row.report.median > max(LATE * usual, usual + LEAST)
-    return bool(published[0])
+class _Heard:
+    """The figures that engines publish while they run, as far as a record has them."""
 
+    def __init__(self, run: DistributedRun) -> None:
+        self.run, self.losses = run, 0
 
-def _heard_losses(run: DistributedRun, first: int, losses: Sequence[float]) -> None:
-    """Add the losses that are new; updates count from 1. Between two reports some may be missing until the end."""
-    known = run.points[-1][0] if run.points else 0
-    run.points += [(first + k, loss) for k, loss in enumerate(losses, 1) if first + k > known]
+    def take(self, data: Any) -> bool:
+        """Take what is new, and say who is late; return whether engine 0 has said anything."""
+        published, run = data if isinstance(data, list) else [data], self.run
+        for row, told in zip(run.rows, published, strict=False):
+            if told and "report" in told:
+                row.report = EngineReport(**told["report"])
+        while fresh := published[0].get(part.losses_from(self.losses)):
+            known = run.points[-1][0] if run.points else 0  # before a restart too
+            run.points += [(k, loss) for k, loss in enumerate(fresh, self.losses + 1) if k > known]
+            self.losses += len(fresh)
+        medians = [row.report.median for row in run.rows if row.report.losses >= part.LATE_STEPS]
+        if len(medians) == len(run.rows) > 1:
+            usual = float(np.median(medians)) if len(medians) > 2 else min(medians)
+            for row in run.rows:
+                row.late = row.report.median > max(LATE * usual, usual + LEAST)
+        return bool(published[0])
 
 
 def _lost(cluster: Cluster, run: DistributedRun, job: Job) -> None:

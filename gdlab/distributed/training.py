@@ -41,9 +41,9 @@ class _Losses:
         self._tell, self._told = tell, 0
 
     def watch(self, run: DistributedRun) -> None:
-        """Tell those that are known without a gap."""
+        """Tell those that are known."""
         fresh = run.points[self._told :]
-        if fresh and fresh[-1][0] == self._told + len(fresh):
+        if fresh:
             self._told += len(fresh)
             self._tell([loss for _, loss in fresh])
 
