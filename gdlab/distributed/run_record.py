@@ -54,7 +54,7 @@ class DistributedRun:
 
     `state`: `running`, `done`, `stopped`, `condition` or `failed`. `lost`: engines that ended, after which the set
     was started again. `checkpoint`: the newest one. `base`: the steps that the session had made before. `points`:
-    (number of the update, loss) as they were heard while it ran, some left out.
+    (number of the update, loss) in order, as far as they were heard.
     """
 
     name: str
