@@ -63,6 +63,55 @@ fn modulus(a: f32, b: f32) -> f32 {
     return select(left, left + b, (left < 0.0 && b > 0.0) || (left > 0.0 && b < 0.0));
 }
 
+// ln(1 + x) with all digits of a small x: 2 artanh(x / (2 + x)) by its series.
+fn log1p(x: f32) -> f32 {
+    let s = x / (2.0 + x);
+    let t = s * s;
+    let near = 2.0 * s * (1.0 + t * (1.0 / 3.0 + t * (0.2 + t * (1.0 / 7.0 + t * (1.0 / 9.0 + t / 11.0)))));
+    return select(log(1.0 + x), near, abs(x) < 0.5);
+}
+
+// e^x - 1 with all digits of a small x, by its series.
+fn expm1(x: f32) -> f32 {
+    let inner = 1.0 / 6.0 + x * (1.0 / 24.0 + x * (1.0 / 120.0 + x * (1.0 / 720.0 + x * (1.0 / 5040.0 + x / 40320.0))));
+    return select(exp(x) - 1.0, x + x * x * (0.5 + x * inner), abs(x) < 0.5);
+}
+
+// A driver's tanh is good to 1e-7 of 1, which a small x is not: there by its series.
+fn tanh_precise(x: f32) -> f32 {
+    let t = x * x;
+    let inner = t * (2.0 / 15.0 - t * (17.0 / 315.0 - t * (62.0 / 2835.0 - t * (1382.0 / 155925.0))));
+    return select(tanh(x), x - x * (t / 3.0 - t * inner), abs(x) < 0.35);
+}
+
+// x less whole turns, with the sign of x. The remainder is exact; each turn that was taken was too long by the error of
+// 2 pi as a number of 32 bits.
+fn less_turns(x: f32) -> f32 {
+    let left = remainder(x, 6.2831855);
+    return remainder(left + round((x - left) / 6.2831855) * 1.7484555e-7, 6.2831855);
+}
+
+// sin x for |x| <= pi / 2: the series of Maclaurin, error 6e-8.
+fn sin_of_quarter(x: f32) -> f32 {
+    let t = x * x;
+    return x * (1.0 - t * (1.0 / 6.0 - t * (1.0 / 120.0 - t * (1.0 / 5040.0 - t * (1.0 / 362880.0 - t / 39916800.0)))));
+}
+
+// WGSL's own sine promises an error of 2^-11, and only up to pi.
+fn sin_precise(x: f32) -> f32 {
+    if (abs(x) < 1.5707964) {
+        return sin_of_quarter(x);
+    }
+    let turned = less_turns(x);
+    let size = abs(turned);
+    let half = size - 3.1415927;
+    return sign(turned) * -sign(half) * sin_of_quarter(1.5707964 - abs(abs(half) - 1.5707964));
+}
+
+fn cos_precise(x: f32) -> f32 {
+    return sin_of_quarter(abs(abs(less_turns(x)) - 3.1415927) - 1.5707964);
+}
+
 // x, but no compiler can know it: a constant 1.0 / 0.0 is an error, and x / 0.0 is 0 on some drivers.
 fn at_run_time(x: f32) -> f32 {
     return select(x, 1.0, arrayLength(&out) == 0u);

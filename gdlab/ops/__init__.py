@@ -73,7 +73,7 @@ from gdlab.ops.elementwise import (
     tanh,
 )
 from gdlab.ops.experts import grouped_matmul, grouped_matmul_at, grouped_matmul_bt, top_k_indices
-from gdlab.ops.functions import cos, erf, pow, sin
+from gdlab.ops.functions import cos, erf, expm1, log1p, pow, sin
 from gdlab.ops.fused import (
     elu,
     fused_matmul_add,
@@ -184,6 +184,7 @@ __all__ = [
     "erf",
     "exclusive_cumsum",
     "exp",
+    "expm1",
     "floor",
     "fmod",
     "full",
@@ -214,6 +215,7 @@ __all__ = [
     "less",
     "less_equal",
     "log",
+    "log1p",
     "log_softmax",
     "materialize",
     "matmul",

@@ -2,7 +2,8 @@
 
 A kernel is one expression that WGSL and Python both read. Its functions: `exp log sqrt inverseSqrt tanh abs sign
 select` as in WGSL (`select(if_false, if_true, condition)`), and ours, exact about NaN and overflow: `max_nan min_nan
-relu_nan sigmoid_stable pow_abs is_nan remainder modulus round_f16 round_bf16`.
+relu_nan sigmoid_stable pow_abs is_nan log1p expm1 tanh_precise sin_precise cos_precise remainder modulus round_f16
+round_bf16`.
 """
 
 from __future__ import annotations
@@ -348,7 +349,7 @@ def _(g: Value, out: Value, x: Value) -> Grads:
     return (g * (out * (1 - out)),)
 
 
-@op(numpy=np.tanh, kernel=Elementwise("tanh(x)"), samples=(*UNARY, FAR), bad=NOT_F32)
+@op(numpy=np.tanh, kernel=Elementwise("tanh_precise(x)"), samples=(*UNARY, FAR), bad=NOT_F32)
 def tanh(x: Value) -> TensorType:
     """Hyperbolic tangent, elementwise: f32[...] -> f32[...]."""
     return x.type

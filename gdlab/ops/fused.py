@@ -160,7 +160,7 @@ def _(g: Value, out: Value, gate: Value, up: Value) -> Grads:
 
 @fused(
     label="",
-    kernel=Elementwise("relu_nan(x) + log(1.0 + exp(-abs(beta * x))) / beta"),
+    kernel=Elementwise("relu_nan(x) + log1p(exp(-abs(beta * x))) / beta"),
     samples=(*UNARY, FAR, Sample((70,), attrs={"beta": 0.25}), Sample((3, 5), attrs={"beta": 8.0}),
              Sample((3,), values=([0.0, 1e4, -1e4],), grads=([0.5, 1.0, 0.0],))),
     bad=(*NOT_F32, *(Bad(("f32[3]",), f"softplus: beta: given {b}, wanted a number above 0", {"beta": b})
@@ -170,7 +170,7 @@ def _(g: Value, out: Value, gate: Value, up: Value) -> Grads:
 )  # fmt: skip
 def softplus(x: Value, beta: float = 1.0) -> Value:
     """relu(x) + ln(1 + e^(−|beta · x|)) / beta, elementwise: f32[...] -> f32[...]; beta > 0."""
-    return x.relu() + (1 + (-x.scale(beta).abs()).exp()).log().scale(1 / beta)
+    return x.relu() + (-x.scale(beta).abs()).exp().log1p().scale(1 / beta)
 
 
 @softplus.vjp
@@ -181,7 +181,7 @@ def _(g: Value, out: Value, x: Value, beta: float) -> Grads:
 
 @fused(
     label="",
-    kernel=Elementwise("select(exp(x) - 1.0, x, x > 0.0)"),
+    kernel=Elementwise("select(expm1(x), x, x > 0.0)"),
     samples=(*UNARY, FAR, Sample((3,), values=([0.0, 2.0, -1e4],), grads=([1.0, 1.0, 0.0],))),
     bad=NOT_F32,
 )
@@ -191,7 +191,7 @@ def elu(x: Value) -> Value:
     D.-A. Clevert, T. Unterthiner, S. Hochreiter, Fast and Accurate Deep Network Learning by Exponential Linear Units
     (ELUs), 2015.
     """
-    return x.relu() + (-(-x).relu()).exp() - 1
+    return x.relu() + (-(-x).relu()).expm1()
 
 
 @elu.vjp

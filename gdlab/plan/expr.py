@@ -2,7 +2,7 @@
 
 Functions as in WGSL: `exp log sqrt inverseSqrt tanh abs sign floor ceil trunc`, `round` (halves to even) and
 `select(if_false, if_true, condition)`; ours, exact about NaN and overflow: `max_nan min_nan relu_nan sigmoid_stable
-pow_abs is_nan remainder modulus round_f16 round_bf16`.
+pow_abs is_nan log1p expm1 tanh_precise sin_precise cos_precise remainder modulus round_f16 round_bf16`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "sigmoid_stable": _sigmoid,
     "pow_abs": lambda x, exponent: np.power(np.abs(x), exponent),
     "is_nan": np.isnan,
+    "log1p": np.log1p,
+    "expm1": np.expm1,
+    "tanh_precise": np.tanh,
+    "sin_precise": np.sin,
+    "cos_precise": np.cos,
     "remainder": np.fmod,
     "modulus": np.mod,
     "round_f16": round_f16,

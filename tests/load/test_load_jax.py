@@ -46,8 +46,8 @@ def agree(
 ) -> gd.JaxModel:  # fmt: skip
     """The model of a function; its outputs are JAX's within 1e-5, those of its plan too where that is asked for. XLA,
     which compiles all primitives as one, leaves out roundings of bfloat16."""
-    model = gd.load_jax(function, *examples)
     with jax.enable_x64(False):
+        model = gd.load_jax(function, *examples)
         wanted = jax.tree_util.tree_leaves((jax.jit(function) if compiled else function)(*examples))
     values = evaluate(model.graph, fed(model, inputs))
     assert len(wanted) == len(model.graph.output_ids)

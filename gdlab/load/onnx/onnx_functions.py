@@ -78,12 +78,12 @@ def _is_inf(call: OnnxCall) -> Tensor:
 
 def _selu(call: OnnxCall, x: Value) -> Value:
     alpha = call.real("alpha", 1.6732631921768188)
-    return ops.where(ops.greater(x, 0.0), x, (ops.exp(x) - 1.0) * alpha) * call.real("gamma", 1.0507010221481323)
+    return ops.where(ops.greater(x, 0.0), x, ops.elu(x) * alpha) * call.real("gamma", 1.0507010221481323)
 
 
 def _celu(call: OnnxCall, x: Value) -> Value:
     alpha = call.real("alpha", 1.0)
-    return ops.maximum(x, 0.0) + ops.minimum((ops.exp(x / alpha) - 1.0) * alpha, 0.0)
+    return ops.maximum(x, 0.0) + ops.minimum(ops.elu(x / alpha) * alpha, 0.0)
 
 
 def _shrink(call: OnnxCall, x: Value) -> Value:

@@ -206,7 +206,7 @@ def _leaky(call: OnnxCall, x: Value) -> Value:
 
 def _elu(call: OnnxCall, x: Value) -> Value:
     alpha = call.real("alpha", 1.0)
-    return ops.elu(x) if alpha == 1 else ops.where(ops.greater(x, 0.0), x, (ops.exp(x) - 1.0) * alpha)
+    return ops.elu(x) if alpha == 1 else ops.where(ops.greater(x, 0.0), x, ops.elu(x) * alpha)
 
 
 def _hard_sigmoid(x: Value, alpha: float, beta: float) -> Value:

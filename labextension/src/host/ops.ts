@@ -9,10 +9,10 @@ export const FAMILIES: Record<string, string> = {
     "matmul matmul_affine matmul_at matmul_bt multi_head_attn sliding_window_attention softcap_attention",
   elementwise:
     "abs add add_per_channel add_scalar arccos arccosh arcsin arcsinh arctan arctanh bias_add bias_mul " +
-    "broadcast_add ceil clamp cos cosh div elu equal erf exp floor fmod geglu geglu_concat gelu gelu_erf greater " +
-    "greater_equal isinf isnan less less_equal log maximum minimum mod mul mul_per_channel neg not_equal pack16 " +
-    "pow pow_scalar recip relu round round_to rsqrt scalar scale sigmoid sign silu sin sinh softplus sqrt square " +
-    "sub swiglu swiglu_concat tan tanh to_bf16 to_f16 to_f32 to_u32 trunc where zeros",
+    "broadcast_add ceil clamp cos cosh div elu equal erf exp expm1 floor fmod geglu geglu_concat gelu gelu_erf " +
+    "greater greater_equal isinf isnan less less_equal log log1p maximum minimum mod mul mul_per_channel neg " +
+    "not_equal pack16 pow pow_scalar recip relu round round_to rsqrt scalar scale sigmoid sign silu sin sinh " +
+    "softplus sqrt square sub swiglu swiglu_concat tan tanh to_bf16 to_f16 to_f32 to_u32 trunc where zeros",
   index:
     "add_along_axis argmax cache_write cache_write_prefix embedding gather prefix_last scatter_add " +
     "take_along_axis top_k_indices",

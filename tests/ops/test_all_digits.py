@@ -1,4 +1,4 @@
-"""Remainders are exact, as NumPy's: of every pair of numbers, by their bits, on every device and folded."""
+"""Remainders are exact, and small and far numbers lose no digits, on every device."""
 
 from __future__ import annotations
 
@@ -47,3 +47,33 @@ def test_a_quotient_that_rounds_to_a_whole_number_is_not_one(device: str) -> Non
         g.set_outputs([(x - x.mod(y)) / y])
     got = computed(g, device, {"a": a, "b": b})
     assert got.tolist() == [4.0, -5.0, 9.0] == np.floor_divide(a, b).tolist()
+
+
+SMALL = np.array([1e-30, -1e-20, 1e-10, -1e-7, 1e-5, -1e-3, 0.01, -0.1, 0.3, -0.36, 0.49, -0.51, 0.9, 1.5], np.float32)
+FAR = np.array([0.1, -1.5, 3.0, 10.0, -100.5, 1e3, -12345.678, 1e5, -3e6, 1e7], np.float32)
+OF_SMALL = {
+    "log1p": np.log1p, "expm1": np.expm1, "tanh": np.tanh,
+    "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
+    "softplus": lambda x: np.log1p(np.exp(x)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_SMALL)
+def test_small_numbers_keep_their_digits(name: str, device: str) -> None:
+    x = np.linspace(-80, 5, 14, dtype=np.float32) if name == "softplus" else SMALL
+    with Graph() as g:
+        g.set_outputs([getattr(ops, name)(ops.input("x", x.shape))])
+    got = computed(g, device, {"x": x})
+    with np.errstate(all="ignore"):
+        want = OF_SMALL[name](x.astype(np.float64))
+    normal = np.abs(want) > 1.2e-38
+    assert normal.sum() > 12
+    np.testing.assert_allclose(got[normal], want[normal], rtol=2e-5 if name == "softplus" else 1e-6)
+
+
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_angles_of_many_turns(name: str, device: str) -> None:
+    with Graph() as g:
+        g.set_outputs([getattr(ops, name)(ops.input("x", FAR.shape))])
+    got = computed(g, device, {"x": FAR})
+    np.testing.assert_allclose(got, getattr(np, name)(FAR.astype(np.float64)), rtol=0, atol=5e-7)
