@@ -13,8 +13,11 @@ from onnx_models import agree, given, model
 from places import REPO
 
 import gdlab as gd
+from gdlab.autodiff import differentiate
+from gdlab.graph import Value
 from gdlab.load.nnef.operations import OPERATIONS
 from gdlab.load.onnx.onnx_model import TABLE
+from gdlab.op.reference import evaluate
 
 RNG = np.random.default_rng(0)
 
@@ -404,3 +407,21 @@ def test_the_page_lists_what_is_taken() -> None:
     page = (REPO / "docs" / "loading.md").read_text("utf-8")
     onnx, nnef = (text.split() for text in re.findall(r"Operat(?:ors|ions):\n(.*?)\.\n", page, re.DOTALL))
     assert onnx == sorted(TABLE) and nnef == sorted({*OPERATIONS, "external", "variable"})
+
+
+ACTIVATIONS = {
+    "Elu": {"alpha": 0.7}, "Selu": {}, "Celu": {"alpha": 0.7}, "Softplus": {}, "Mish": {}, "Gelu": {}, "Sigmoid": {},
+    "Tanh": {}, "HardSwish": {}, "HardSigmoid": {}, "LeakyRelu": {}, "Softsign": {}, "ThresholdedRelu": {},
+    "Shrink": {}, "Relu": {}, "Erf": {}, "LogSoftmax": {}, "Softmax": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", ACTIVATIONS)
+def test_gradients_of_activations_are_finite_where_e_to_the_x_is_not(op: str) -> None:
+    x = np.array([[-1000.0, -1.0, 0.5, 1000.0]], np.float32)
+    loaded = gd.load_onnx(model([helper.make_node(op, ["x"], ["y"], **ACTIVATIONS[op])], {"x": x}, {}, ["y"], 20))
+    with loaded.graph as graph:
+        graph.set_outputs(graph.outputs[0].sum_all())
+    full, _ = differentiate(graph, wrt=Value(graph, graph.inputs[0].id))
+    value, gradient = (np.asarray(evaluate(full, {"x": x})[i]) for i in full.output_ids)
+    assert np.isfinite(gradient).all() and gradient.shape == x.shape, gradient
