@@ -11,7 +11,7 @@ __all__ = ["cheapest_trees", "classes_below", "components"]
 def classes_below(
     of_class: Sequence[Sequence[int]], children: Sequence[tuple[int, ...]]
 ) -> list[tuple[int, ...]]:
-    """Per class the classes that its e-nodes read, each once."""
+    """Return for every class the classes that its e-nodes read, each once."""
     return [
         children[enodes[0]] if len(enodes) == 1 else tuple(dict.fromkeys([k for e in enodes for k in children[e]]))
         for enodes in of_class
@@ -81,7 +81,7 @@ def cheapest_trees(
     of_class: Sequence[Sequence[int]], children: Sequence[tuple[int, ...]], cost: Sequence[int],
     component: Sequence[int],
 ) -> dict[int, int]:  # fmt: skip
-    """The root of the cheapest tree for every class in a cycle that has several e-nodes: all of these together are
+    """Map every class in a cycle that has several e-nodes to the root of its cheapest tree: all of these together are
     acyclic. What is outside of its cycle costs nothing.
 
     (D. E. Knuth, A generalization of Dijkstra's algorithm, 1977.)

@@ -36,7 +36,7 @@ from gdlab.rewrite.rules.rule_table import rule
 __all__: list[str] = []
 
 
-# where the scores are scaled ------------------------------------------------------------------------------------------
+# places of the scale of the scores ------------------------------------------------------------------------------------
 @rule(safety="rounding", label="Scale∘MatMulBT→MatMulBT∘Scale")
 def scaled_query(q: Value, k: Value, c: float) -> Rewrite:
     """(c · q) · kᵀ → c · (q · kᵀ)
@@ -166,12 +166,12 @@ ACROSS = (Sample((2, 3, 4), (2, 5, 4), (2, 5, 4), attrs={**MANY, "u": (5, 8)}),)
 
 
 def side_by_side(x: Value, s: Shape) -> Value:
-    """[heads, rows, d] as [rows, heads · d], which is s."""
+    """View heads x, [heads, rows, d], as [rows, heads · d], which is shape s."""
     return reshape(permute(x, SWAP), s)
 
 
 def apart(x: Value, t: Shape) -> Value:
-    """[rows, heads · d] as [heads, rows, d], where t is [rows, heads, d]."""
+    """View x, [rows, heads · d], as [heads, rows, d], where t is [rows, heads, d]."""
     return permute(reshape(x, t), SWAP)
 
 
@@ -264,7 +264,7 @@ ALL_GROUPS = (Sample((3, 24), (2, 3, 4), (2, 3, 4), attrs=GROUPS),)
 
 
 def repeated(x: Value, a: Shape, b: Shape, r: Shape, s: Shape) -> Value:
-    """[key heads, rows, d] with every head several times in a row, as [rows, heads · d], which is s."""
+    """Repeat every head of x, [key heads, rows, d], in place, and view all as [rows, heads · d], which is s."""
     return side_by_side(reshape(broadcast_to(reshape(x, a), b), r), s)
 
 

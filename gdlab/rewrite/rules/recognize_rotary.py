@@ -27,26 +27,26 @@ CUT = halves("x", *CUTS)
 
 
 def turned(x: Value, from_: Shape, middle: Shape, half: Shape, to: Shape, one: Shape, axis: int) -> Value:
-    """(−upper half, lower half) of the last axis: what is times the sine."""
+    """Return (−upper half, lower half) of the last axis: the part that the sine multiplies."""
     return concat([-slice(x, half, to, one), slice(x, from_, middle, one)], axis)
 
 
 def rotated(
     x: Value, cos: Value, sin: Value, from_: Shape, middle: Shape, half: Shape, to: Shape, one: Shape, axis: int
 ) -> Value:
-    """(lower · cos − upper · sin, upper · cos + lower · sin) of the halves of the last axis."""
+    """Return (lower · cos − upper · sin, upper · cos + lower · sin) of the halves of the last axis."""
     lower, upper = slice(x, from_, middle, one), slice(x, half, to, one)
     return concat([lower * cos - upper * sin, upper * cos + lower * sin], axis)
 
 
 def angles(rows: int, twice: bool) -> tuple[Condition, ...]:
-    """Both tables have one θ; their rows are this axis from the end; `twice`: each angle stands in both halves."""
+    """Require one θ of both tables; their rows are this axis from the end; `twice`: angles stand in both halves."""
     layout = AngleLayout(rows, twice)
     return cosines("cos", "theta", layout), sines("sin", "theta", layout), attr_eq("d", width("x"))
 
 
 def samples(shape: Shape, twice: bool, **more: Shape) -> tuple[Sample, ...]:
-    """x and both tables."""
+    """Return samples of x and both tables for a rule."""
     table = shape if twice else (*shape[:-1], shape[-1] // 2)
     attrs = dict(zip(CUTS, halves_of(shape), strict=True)) | {"theta": 10000.0, "d": shape[-1], **more}
     return (Sample(shape, table, table, attrs=attrs),)
@@ -88,7 +88,7 @@ HEADS = (attr_eq("s", flat_heads("x")), attr_eq("t", rows_first("x")))
 
 
 def heads_turned(x: Value, theta: float, d: int, s: Shape, t: Shape) -> Value:
-    """`rope` of the heads side by side: s is [rows, heads · d], t is [rows, heads, d]."""
+    """Apply `rope` to heads side by side: s is [rows, heads · d], t is [rows, heads, d]."""
     return permute(reshape(rope(reshape(permute(x, SWAP), s), theta, d), t), SWAP)
 
 
