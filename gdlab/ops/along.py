@@ -38,12 +38,12 @@ Attributes = Mapping[str, Any]
 
 
 def _around(shape: Shape, axis: int) -> tuple[int, int, int]:
-    """(elements before, along, behind) an axis."""
+    """Return (elements before, along, behind) an axis."""
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
 def _check(wanted: str, x: Value, idx: Value, axis: int) -> None:
-    """Refuse operands whose other axes differ."""
+    """Refuse operands whose axes differ besides the given one."""
     if idx.type.dtype is not u32 or x.type.dtype is u32:
         raise Refused(wanted, error=DTypeError)
     rest = [tuple(n for i, n in enumerate(v.shape) if i != axis) for v in (x, idx)]
@@ -175,8 +175,8 @@ def _put(call: Call) -> Verdict:
     follows=_put,
 )  # fmt: skip
 def add_along_axis(src: Value, idx: Value, axis: int, extent: int) -> TensorType:
-    """Zeros of so many elements along an axis, to which src is added at idx, in order: f32[..., s, ...],
-    u32[..., s, ...] -> f32[..., extent, ...]. An index ≥ extent is left out and receives no gradient."""
+    """Zeros with `extent` elements along an axis, to which src is added at idx, in order: f32[..., s, ...], u32[..., s,
+    ...] -> f32[..., extent, ...]. An index ≥ extent is left out and receives no gradient."""
     _check(ADDED, src, idx, axis)
     want(src.shape == idx.shape, ADDED)
     want(extent >= 1, "an int ≥ 1", extent, "extent")

@@ -1,4 +1,4 @@
-"""Biases of attention by the distance of key and query."""
+"""Compute biases of attention by the distance of key and query."""
 
 from __future__ import annotations
 
