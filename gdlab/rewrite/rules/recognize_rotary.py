@@ -16,8 +16,8 @@ from gdlab.ops import concat, permute, reshape, rope, slice
 from gdlab.rewrite.rules.conditions import Condition, attr_eq, rank, shape_eq
 from gdlab.rewrite.rules.constant_conditions import AngleLayout, cosines, sines
 from gdlab.rewrite.rules.measures import flat_heads, flat_rows, halves, halves_of, rows_first, width
-from gdlab.rewrite.rules.pattern import F32_CONSTANTS, Rewrite
-from gdlab.rewrite.rules.rule_table import rule
+from gdlab.rewrite.rules.pattern import Rewrite
+from gdlab.rewrite.rules.rule_table import recognizes
 
 __all__: list[str] = []
 
@@ -53,10 +53,7 @@ def samples(shape: Shape, twice: bool, **more: Shape) -> tuple[Sample, ...]:
 
 
 # [rows, d] ------------------------------------------------------------------------------------------------------------
-@rule(
-    safety="rounding", label="Recognize RoPE", near=True, where=(rank("x", 2), CUT, *angles(2, True)),
-    samples=samples((3, 8), True), tolerance=F32_CONSTANTS,
-)  # fmt: skip
+@recognizes("RoPE", where=(rank("x", 2), CUT, *angles(2, True)), samples=samples((3, 8), True))
 def recognize_rope(
     x: Value, cos: Value, sin: Value, from_: Shape, middle: Shape, half: Shape, to: Shape, one: Shape, axis: int,
     theta: float, d: int,
@@ -68,10 +65,7 @@ def recognize_rope(
     return x * cos + turned(x, from_, middle, half, to, one, axis) * sin >> rope(x, theta, d)
 
 
-@rule(
-    safety="rounding", label="Recognize RoPE", near=True, where=(rank("x", 2), CUT, *angles(2, False)),
-    samples=samples((3, 8), False), tolerance=F32_CONSTANTS,
-)  # fmt: skip
+@recognizes("RoPE", where=(rank("x", 2), CUT, *angles(2, False)), samples=samples((3, 8), False))
 def recognize_rope_by_halves(
     x: Value, cos: Value, sin: Value, from_: Shape, middle: Shape, half: Shape, to: Shape, one: Shape, axis: int,
     theta: float, d: int,
@@ -92,9 +86,9 @@ def heads_turned(x: Value, theta: float, d: int, s: Shape, t: Shape) -> Value:
     return permute(reshape(rope(reshape(permute(x, SWAP), s), theta, d), t), SWAP)
 
 
-@rule(
-    safety="rounding", label="Recognize RoPE", near=True, where=(rank("x", 3), CUT, *angles(2, True), *HEADS),
-    samples=samples((2, 3, 8), True, s=(3, 16), t=(3, 2, 8)), tolerance=F32_CONSTANTS,
+@recognizes(
+    "RoPE", where=(rank("x", 3), CUT, *angles(2, True), *HEADS),
+    samples=samples((2, 3, 8), True, s=(3, 16), t=(3, 2, 8)),
 )  # fmt: skip
 def recognize_rope_of_heads(
     x: Value, cos: Value, sin: Value, from_: Shape, middle: Shape, half: Shape, to: Shape, one: Shape, axis: int,
@@ -107,9 +101,9 @@ def recognize_rope_of_heads(
     return x * cos + turned(x, from_, middle, half, to, one, axis) * sin >> heads_turned(x, theta, d, s, t)
 
 
-@rule(
-    safety="rounding", label="Recognize RoPE", near=True, where=(rank("x", 3), CUT, *angles(2, False), *HEADS),
-    samples=samples((2, 3, 8), False, s=(3, 16), t=(3, 2, 8)), tolerance=F32_CONSTANTS,
+@recognizes(
+    "RoPE", where=(rank("x", 3), CUT, *angles(2, False), *HEADS),
+    samples=samples((2, 3, 8), False, s=(3, 16), t=(3, 2, 8)),
 )  # fmt: skip
 def recognize_rope_of_heads_by_halves(
     x: Value, cos: Value, sin: Value, from_: Shape, middle: Shape, half: Shape, to: Shape, one: Shape, axis: int,
@@ -126,10 +120,9 @@ def recognize_rope_of_heads_by_halves(
 ROWS = (attr_eq("s", flat_rows("x")), shape_eq("x", "t"))
 
 
-@rule(
-    safety="rounding", label="Recognize RoPE", near=True, where=(rank("x", 3), CUT, *angles(3, True), *ROWS),
-    samples=samples((3, 2, 8), True, s=(3, 16), t=(3, 2, 8)), tolerance=F32_CONSTANTS,
-)  # fmt: skip
+@recognizes(
+    "RoPE", where=(rank("x", 3), CUT, *angles(3, True), *ROWS), samples=samples((3, 2, 8), True, s=(3, 16), t=(3, 2, 8))
+)
 def recognize_rope_of_rows(
     x: Value, cos: Value, sin: Value, from_: Shape, middle: Shape, half: Shape, to: Shape, one: Shape, axis: int,
     theta: float, d: int, s: Shape, t: Shape,
@@ -142,9 +135,9 @@ def recognize_rope_of_rows(
     return whole >> reshape(rope(reshape(x, s), theta, d), t)
 
 
-@rule(
-    safety="rounding", label="Recognize RoPE", near=True, where=(rank("x", 3), CUT, *angles(3, False), *ROWS),
-    samples=samples((3, 2, 8), False, s=(3, 16), t=(3, 2, 8)), tolerance=F32_CONSTANTS,
+@recognizes(
+    "RoPE", where=(rank("x", 3), CUT, *angles(3, False), *ROWS),
+    samples=samples((3, 2, 8), False, s=(3, 16), t=(3, 2, 8)),
 )  # fmt: skip
 def recognize_rope_of_rows_by_halves(
     x: Value, cos: Value, sin: Value, from_: Shape, middle: Shape, half: Shape, to: Shape, one: Shape, axis: int,

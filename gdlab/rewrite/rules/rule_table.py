@@ -16,10 +16,10 @@ from gdlab.base.words import grid, near_hint, plural
 from gdlab.graph import AttrVar, PatternGraph, Value
 from gdlab.op import ALL_PHASES, REGISTRY, Op, Phase, Safety, Sample
 from gdlab.rewrite.rules.conditions import Condition, rank, written
-from gdlab.rewrite.rules.pattern import Matrix, Rewrite, Rule, check_shape_of, is_opaque
+from gdlab.rewrite.rules.pattern import F32_CONSTANTS, Matrix, Rewrite, Rule, check_shape_of, is_opaque
 from gdlab.rewrite.rules.soundness import check_rule
 
-__all__ = ["RULES", "RuleTable", "fused_rules", "rule", "trace"]
+__all__ = ["RULES", "RuleTable", "fused_rules", "recognizes", "rule", "trace"]
 
 
 class RuleTable:
@@ -156,6 +156,14 @@ def rule(
         return made
 
     return state if function is None else state(function)
+
+
+def recognizes(
+    composite: str, *, where: Condition | Sequence[Condition] = (), samples: Sample | Sequence[Sample] = ()
+) -> Callable[[Stated], Rule]:
+    """Turn a function into a rule that finds a composite in ops that people write out, with constants in float32."""
+    label = f"Recognize {composite}"
+    return rule(safety="rounding", label=label, near=True, where=where, samples=samples, tolerance=F32_CONSTANTS)
 
 
 def trace(
