@@ -220,8 +220,7 @@ class ReverseSweep:
         return terms
 
     def _pull(self, node: Node, g: Value) -> tuple[str, list[Value]]:
-        """Hand the cotangent of `node` on to its operands; return why not, if it ends here, and the values passed on.
-        """
+        """Hand the cotangent of `node` on to its operands; return why not, if it ends here, and the values passed."""
         op = REGISTRY[node.op]
         if isinstance(op.kernel, Leaf) or not node.inputs:
             return "", []

@@ -144,8 +144,7 @@ def given_out(port: Port, numbers: Array) -> Array:
 
 
 def typed_out(port: Port, numbers: Array, asked: str) -> bytes:
-    """Convert f32 or u32 numbers, or 16-bit elements, to little-endian bytes of `asked`, by way of the boundary dtype.
-    """
+    """Convert f32 or u32 numbers, or 16-bit elements, to little-endian bytes of `asked`, through the boundary dtype."""
     own = port.spec.dtype
     if numbers.itemsize == 2:
         if asked == own:

@@ -822,8 +822,7 @@ class CompiledGraph(Closing):
         return self._alone("take_moe_topk_capture", self.experts.take_capture)
 
     def take_moe_residency_stats(self) -> MoeResidencyStats | None:
-        """Return the numbers of experts and rows of the last forward on the device and on the host; then None until the
-        next."""
+        """Return experts and rows of the last forward on the device and on the host; then None until the next."""
         return self._alone("take_moe_residency_stats", self.experts.take_stats)
 
     def _layers(self, where: str) -> tuple[ExpertLayer, ...]:

@@ -213,8 +213,7 @@ class Launcher:
         return landing
 
     def _behind(self, layout: OutputLayout) -> OutputLayout:
-        """Place the other values read back with every forward after the outputs: expert numbers that may be out of
-        range."""
+        """Place the other values read back with forwards after the outputs: expert numbers that may be out of range."""
         if not self.unchecked:
             return OutputLayout((), 0)
         return layout_of(self.unchecked, -(-max(layout.nbytes, 4) // 16) * 16)
@@ -304,8 +303,7 @@ class Launcher:
 
 
 def discard(landings: Iterable[Readback]) -> None:
-    """Release landings that no caller reads, once they have arrived: no other work may use memory that is still
-    written."""
+    """Release landings that no caller reads, once they have arrived: memory still written must not be reused."""
     for landing in landings:
         with contextlib.suppress(SessionError):  # of a lost device nothing arrives
             landing.wait()

@@ -87,8 +87,7 @@ def arena_of(landing: Readback, nbytes: int, epoch: int, names: tuple[str, ...])
 
 
 def exporter_of(landing: Readback, address: int, nbytes: int) -> Any:
-    """Return the object that views are made from. The memory lives as long as anything derived from one, also after
-    `close`."""
+    """Return the source of all views. The memory lives as long as anything derived from one, also after `close`."""
     exporter: Any = (ctypes.c_ubyte * max(nbytes, 1)).from_address(address)
     exporter.landing = landing  # views refer to the exporter, which refers to what owns the memory
     return exporter

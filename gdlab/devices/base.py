@@ -226,7 +226,7 @@ class Queue(ABC):
 
     @abstractmethod
     def make(self, nbytes: int, name: str = "") -> Any:
-        """Return device memory of at least `nbytes` bytes, a multiple of 256; its contents are undefined. `name` is for
+        """Return device memory of at least `nbytes` bytes, a multiple of 256, with undefined contents. `name` is for
         errors."""
 
     @abstractmethod
@@ -289,8 +289,7 @@ class Queue(ABC):
 
     @abstractmethod
     def check_stamps(self, where: str, dispatches: int) -> None:
-        """Raise `SessionError` where this number of dispatches in one submission cannot be timed; else prepare for it.
-        """
+        """Raise `SessionError` where so many dispatches of one submission cannot be timed; else prepare for it."""
 
     @abstractmethod
     def stamps_into(self, dispatches: int, into: Readback, at: int) -> list[Any]:
@@ -361,8 +360,8 @@ class Program(ABC):
 
     @abstractmethod
     def upload(self, buffer: int, data: Array) -> None:
-        """Write the whole logical extent of a buffer; a step already submitted keeps its data. `data` has the
-        buffer's dtype."""
+        """Write the whole logical extent of a buffer; submitted steps keep their data. `data` has the buffer's dtype.
+        """
 
     @abstractmethod
     def download(self, buffer: int) -> Array:
@@ -453,8 +452,7 @@ class Program(ABC):
         """Return (dispatch, seconds) of the last completed step that was timed."""
 
     def dispatch_under_way(self) -> int | None:
-        """Return the running dispatch of the present or last step; None where the device does not tell. From any
-        thread."""
+        """Return the running dispatch of the present or last step; None if unknown. From any thread."""
         return None
 
     @abstractmethod

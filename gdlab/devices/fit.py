@@ -97,7 +97,7 @@ def check_memory(need: int, buffers: Iterable[PlanBuffer], free: int | None) -> 
         name = largest.name or f"%{largest.nodes[0] if largest.nodes else '?'}"
         tensor = f"tensor {name} {largest.dtype}{list(largest.shape)}"
         given = f"{nbytes(need)}, of which {nbytes(largest.nbytes)} are for {tensor}"
-        raise SessionError("session", "memory", given, f"at most {nbytes(free)}, what this machine has free")
+        raise SessionError("session", "memory", given, f"at most {nbytes(free)}, the free memory of this machine")
 
 
 def free_bytes() -> int | None:

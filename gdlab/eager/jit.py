@@ -59,8 +59,8 @@ class Jitted:
         self.planned: dict[tuple[TensorType, ...], _Planned] = {}
 
     def __call__(self, *refs: TensorRef) -> TensorRef:
-        """Return the value of the function: recorded at the first call for these types, run from a plan at every
-        call."""
+        """Return the value of the function, recorded at the first call for these types, run from a plan at every call.
+        """
         owned = [self.session.own("jit", ref) for ref in refs]
         key = tuple(ref.type for ref in owned)
         values = [ref.numpy() for ref in owned]

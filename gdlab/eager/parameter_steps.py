@@ -80,8 +80,7 @@ def Adadelta(lr: float = 1.0, rho: float = 0.9, epsilon: float = 1e-6) -> Optimi
 # state ----------------------------------------------------------------------------------------------------------------
 @dataclass
 class OptimizerState:
-    """Moments by parameter and name, the update counts of rules, the numbers that moments were made with, and the last
-    rule."""
+    """Moments by parameter and name, update counts of rules, the numbers that moments depend on, and the last rule."""
 
     moments: dict[tuple[int, str], AnyBuffer] = field(default_factory=dict)
     numbers: dict[str, float] = field(default_factory=dict)

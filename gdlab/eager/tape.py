@@ -57,8 +57,7 @@ class TensorRef(Value):
 
     @property
     def grad(self) -> Any:
-        """The gradient of the last `backward` that reached it, as an array (with `create_graph` a TensorRef), or
-        None."""
+        """The gradient of the last `backward` through the node, as an array (`create_graph`: a TensorRef), or None."""
         found = self.graph.grads.get(self.id)
         if not isinstance(found, AnyBuffer):
             return found

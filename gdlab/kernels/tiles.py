@@ -302,16 +302,14 @@ def vectors(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
     text.add("}")
 
 
-def _store_row(text: WgslText, product: Product, value: str, indent: str = "        ") -> None:
+def _store_row(text: WgslText, product: Product, value: str) -> None:
     """Store four neighbouring sums at row m from column n on, as far as they lie inside."""
-    p = product.p
+    n, node = product.p.n, product.node
     if product.wide_out:
-        text.add(f"{indent}if (n < {p.n}u) {{ store4(m * {p.n}u + n, {value}); }}", product.node)
+        text.add(f"        if (n < {n}u) {{ store4(m * {n}u + n, {value}); }}", node)
         return
     for q in range(4):
-        text.add(
-            f"{indent}if (n + {q}u < {p.n}u) {{ store(m * {p.n}u + n + {q}u, {value}.{LANES[q]}); }}", product.node
-        )
+        text.add(f"        if (n + {q}u < {n}u) {{ store(m * {n}u + n + {q}u, {value}.{LANES[q]}); }}", node)
 
 
 WRITERS = {"registers": register_tiles, "k-parallel": k_groups, "tile": shared_tiles, "vector": vectors}

@@ -1,5 +1,4 @@
-"""Ops along an axis with an index of its own for every element, and products: `take_along_axis`, `add_along_axis`,
-`prod`."""
+"""Ops along an axis with an index for every element, and products: `take_along_axis`, `add_along_axis`, `prod`."""
 
 from __future__ import annotations
 

@@ -74,8 +74,7 @@ def _rows_form(builder: KernelBuilder, c: KernelConstants) -> None:
 
 
 def _paged_products(x: Array, w: Array, idx: Array, table: Array, out: Array) -> None:
-    """Compute out[r] = x[r] · w[table[idx[r]]] where that matrix is there; zeros for a number outside, others are left.
-    """
+    """Compute out[r] = x[r] · w[table[idx[r]]] where that matrix is there; zeros for a number outside, others stay."""
     for number in np.unique(idx).tolist():
         page = int(table[number]) if number < len(table) else len(w)
         rows = np.flatnonzero(idx == number)

@@ -38,7 +38,7 @@ def from_json(text: str) -> ExecutionPlan:
     try:
         data = json.loads(text)
     except (TypeError, ValueError) as error:
-        raise LoadError("plan", "JSON", f"{type(error).__name__}: {error}", "what to_json writes") from None
+        raise LoadError("plan", "JSON", f"{type(error).__name__}: {error}", "the text of to_json") from None
     return plan_of(data)
 
 
@@ -48,7 +48,7 @@ def plan_of(data: Json) -> ExecutionPlan:
         plan = decode(data, ExecutionPlan)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         given = f"{type(error).__name__}: {error}"
-        raise LoadError("plan", "JSON", given, "what to_json writes") from None
+        raise LoadError("plan", "JSON", given, "the text of to_json") from None
     assert isinstance(plan, ExecutionPlan)  # decode makes what it is asked for
     return verify(plan)
 

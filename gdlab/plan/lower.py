@@ -243,8 +243,7 @@ class Lowering:
         )  # fmt: skip
 
     def _results(self, root: Term, cluster: TermCluster) -> tuple[Result, ...]:
-        """Make and return the results of a cluster: of its root and its statistics, or one for each column range of its
-        product."""
+        """Make and return the results of a cluster: those of root and statistics, or one per column range."""
         if not cluster.ranges:
             written = root, *(self.terms.terms[t] for t in cluster.statistics)
             return tuple(Result(self._result(t), t.type, t.node) for t in written)

@@ -41,8 +41,7 @@ class Footprint(NamedTuple):
 
 
 class Conflict(NamedTuple):
-    """The reason why launch `after` waits for launch `before`: its range `later` overlaps the range `earlier` of
-    `before`."""
+    """The reason why launch `after` waits for launch `before`: its range `later` overlaps that one's `earlier`."""
 
     kind: HazardKind
     before: int

@@ -1,5 +1,4 @@
-"""Turn a graph into terms, ready to lower: composites expanded, equal work merged, operands followed to their
-storage."""
+"""Turn a graph into terms to lower: composites expanded, equal work merged, operands followed to their storage."""
 
 from __future__ import annotations
 

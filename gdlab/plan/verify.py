@@ -300,7 +300,8 @@ def _check_written_before_read(plan: ExecutionPlan) -> None:
                 raise CompileError(f"dispatch {d.index}", f"binding {number}", f"{name}, unwritten", "a written buffer")
         for b in d.writes:
             if plan.buffers[b].kind in ("input", "constant"):
-                raise CompileError(f"dispatch {d.index}", "output", f"{plan.buffers[b].kind} buffer {b}", "another")
+                kind = plan.buffers[b].kind
+                raise CompileError(f"dispatch {d.index}", "output", f"{kind} buffer {b}", "a buffer to write")
             written[b] = True
     for b in (*plan.output_buffers, *(g for _, g in plan.param_grad_pairs)):
         if not written[b]:

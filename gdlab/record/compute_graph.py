@@ -153,7 +153,6 @@ class ComputeGraph:
     order: list[int] = field(default_factory=list)
     kept_order: str = ""
     recorded_barriers: int | None = None  # as they were encoded; None after a pass
-    trailing_fence: bool = False
 
     @property
     def nodes(self) -> list[Node]:

@@ -208,7 +208,7 @@ class GraphExecutor(Closing):
     def _check_memory(self, nbytes: int) -> None:
         free = free_bytes()
         if free is not None and nbytes > free:
-            raise SessionError("alloc_buffer", "memory", f"{nbytes} bytes", f"at most {free}, what is free")
+            raise SessionError("alloc_buffer", "memory", f"{nbytes} bytes", f"at most {free}, the free memory")
 
     def _clear(self, memory: Any, nbytes: int) -> None:
         """Fill with zeros, after earlier work on the same memory of the pool, and without a count."""
@@ -264,8 +264,8 @@ class GraphExecutor(Closing):
 
     # nodes made ready -------------------------------------------------------------------------------------------------
     def encode(self, nodes: Sequence[Node], first: int = 0) -> list[tuple[Item, ...]]:
-        """Return the items of every node; called in the turn. `GraphEncodeError` names a node that cannot be made
-        ready."""
+        """Return the items of every node; called on the owner thread. `GraphEncodeError` names a node that cannot be
+        made ready."""
         self._number(nodes)
         slot, found = 0, []
         for index, node in enumerate(nodes, first):

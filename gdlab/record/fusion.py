@@ -86,8 +86,7 @@ def _place_of(first: Node, second: Node) -> int | None:
 
 
 def _refusal(nodes: Sequence[Node], first: Node, at: int, place: int) -> str:
-    """Return why the node at a place stays apart from the one before it, by F1 to F6; an empty string if it need not.
-    """
+    """Return why the node at a place stays apart from the one before it, by F1 to F6; empty if it need not."""
     second = nodes[at]
     y, out = first.operation.results[0], second.operation.results[0]
     if second.fence or first.opaque or second.opaque:

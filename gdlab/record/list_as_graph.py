@@ -103,7 +103,7 @@ class _GraphWriter:
         buffer = node.buffers[part.buffer]
         if part.range in self.undefined:
             raise GraphError(
-                WHERE, node.operation.name, f"{_words(part.range)}, whose contents are undefined", "others"
+                WHERE, node.operation.name, f"{_words(part.range)}, with undefined contents", "a range with contents"
             )
         if part.words:
             return self._stored(buffer, part)

@@ -102,8 +102,7 @@ class Report:
         return [list(group) for group in self.stages[-1].groups]
 
     def hazards(self) -> list[tuple[str, int, int, str]]:
-        """Return (kind, earlier node, later node, the later one's range in words) of every conflict between
-        neighbouring groups."""
+        """Return (kind, earlier node, later node, later range in words) of each conflict of neighbouring groups."""
         return [h[:4] for h in self.stages[-1].hazards]
 
     def _lines(self) -> Iterator[str]:

@@ -225,8 +225,8 @@ def _attend_all(
 def _attend(
     q: Array, k: Array, v: Array, out: Array, bounds: tuple[int, float], pos: Array, valid: Array | None = None
 ) -> None:
-    """Attend to one cache, [kv, group, rows, d], within `bounds` (window, soft cap); with `valid` queries are
-    consecutive."""
+    """Attend to one cache, [kv, group, rows, d], within `bounds` (window, soft cap); `valid`: queries are consecutive.
+    """
     window, softcap = bounds
     keys, block = k.shape[2], valid is not None
     last = np.minimum(min(int(pos[0]), keys - 1) + np.arange(q.shape[2]) * block, keys - 1)[:, None]

@@ -37,8 +37,7 @@ def rates(theta: float, head_dim: int) -> dict[str, tuple[int, ...]]:
 def turned(
     x: Array, positions: Array, theta: float, head_dim: int, back: bool = False, factors: Array | float = 1.0
 ) -> Array:  # fmt: skip
-    """Turn the pairs (j, j + d/2) of every head of x f64[rows, heads·d] by positions · θ^(−2j/d) / factors, in float64.
-    """
+    """Turn the pairs (j, j + d/2) of every head of x f64[rows, heads·d] by positions · θ^(−2j/d) / factors."""
     angles = np.outer(positions, theta ** (-2 * np.arange(head_dim // 2) / head_dim) / factors)[:, None, :]
     cosine, sine = np.cos(angles), np.sin(-angles if back else angles)
     low, high = np.split(x.reshape(len(x), -1, head_dim), 2, axis=2)

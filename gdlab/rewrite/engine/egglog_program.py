@@ -33,8 +33,8 @@ Table = tuple[int, int]  # number and columns: its rows go into the relation of 
 # schema and rules -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class OpSignature:
-    """Columns of an op: operands, then attributes by name. An op that takes any number of operands has one per
-    number."""
+    """Columns of an op: operands, then attributes by name. An op that takes any number of operands has one per number.
+    """
 
     op: str
     inputs: int

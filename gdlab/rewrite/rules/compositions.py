@@ -51,8 +51,7 @@ def composed(a: Any, b: Any) -> Any:
 
 # rows -----------------------------------------------------------------------------------------------------------------
 def _compositions(facts: GraphFacts) -> list[Row]:
-    """Return (a, b, a after b) for the permutations of the graph and all their compositions, and for factors that meet.
-    """
+    """Return (a, b, a after b) for the graph's permutations and their compositions, and for factors that meet."""
     nodes, numbers = facts.nodes, facts.numbers
     perms = dict.fromkeys(v for n in nodes for name, v in n.attrs if name == "perm")
     front = list(perms)

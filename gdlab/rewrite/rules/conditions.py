@@ -259,8 +259,7 @@ MEASURED = Local("measured")
 
 @dataclass(frozen=True)
 class Measure:
-    """An attribute value that operands determine by their types, for `attr_eq` to compare with. Its facts name it
-    `MEASURED`."""
+    """An attribute value that the types of operands determine, for `attr_eq`. Its facts name it `MEASURED`."""
 
     text: str
     names: tuple[str, ...]

@@ -141,7 +141,7 @@ def check_shape_of(rule: Rule) -> None:
     if not rule.left_nodes:
         raise OptimizeError(where, "left side", "a variable", "at least one op")
     if _same_sides(rule):
-        raise OptimizeError(where, "right side", "what the left side says", "another way to say it")
+        raise OptimizeError(where, "right side", "the left side itself", "another expression of equal value")
     bound = set(rule.variables)
     for node in rule.right_nodes or (rule.pattern.node(rule.right),):
         free = [rule.pattern.node(i).attr("name") for i in node.inputs if rule.pattern.node(i).op == "var"]
