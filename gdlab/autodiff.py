@@ -43,7 +43,7 @@ class GradientStep:
 
 @dataclass(frozen=True)
 class AutodiffReport:
-    """The report of a differentiation: its steps, and what came from what.
+    """The report of a differentiation: its steps, and the origins of nodes.
 
     `adjoint_of[id]` is the forward node that a backward node belongs to; `residuals` maps each forward node that the
     backward pass reads to its bytes; `accumulations` are the adds of fan-outs; `zero_gradients` the `wrt` entries that

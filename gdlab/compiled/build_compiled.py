@@ -179,7 +179,7 @@ def _checked_limits(max_in_flight: object, landing_bytes: object, moe_transient:
 def _checked_boundary(graph: Graph, boundary: Mapping[str, str | DType]) -> dict[str, str]:
     if not isinstance(boundary, Mapping):
         raise ArgumentError(WHERE, "boundary", type(boundary).__name__, "a dict of dtypes by input or output name")
-    known = [*(node.name for node in graph.inputs if not node.name.startswith(HIDDEN)), *_shown(graph)]
+    known = [*(node.name for node in graph.inputs if not node.name.startswith(HIDDEN)), *_visible_names(graph)]
     for name in boundary:
         if name not in known:
             raise unknown_name(WHERE, "input or output", str(name), known)
@@ -263,7 +263,7 @@ def _names(graph: Graph) -> list[str]:
     return [name or f"out{i}" for i, name in enumerate(graph.output_names)]
 
 
-def _shown(graph: Graph) -> list[str]:
+def _visible_names(graph: Graph) -> list[str]:
     """Return the names of the outputs that are not hidden."""
     return [name for name in _names(graph) if not name.startswith(HIDDEN)]
 
@@ -313,6 +313,6 @@ def _output_ports(graph: Graph, session: Session, dtypes: Sequence[str]) -> tupl
     """Return the outputs in order, and after them the hidden ones by name."""
     rows = zip(graph.outputs, _names(graph), session.plan().output_buffers, dtypes, strict=True)
     ports = [Port(TensorSpec(name, v.shape, dtype), v.type.dtype, buffer) for v, name, buffer, dtype in rows]
-    count = len(_shown(graph))
+    count = len(_visible_names(graph))
     hidden = {port.spec.name: port for port in ports[count:]}
     return tuple(with_packed(ports[:count], hidden)), hidden

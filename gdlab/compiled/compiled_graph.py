@@ -592,7 +592,7 @@ class CompiledGraph(Closing):
         return True
 
     def clear_gpu_handle_feed(self, name: str) -> bool:
-        """Stop feeding a gpu handle; it keeps its value. Whether it was fed."""
+        """Stop feeding a gpu handle; it keeps its value. Return whether it was fed."""
         self._check_open("clear_gpu_handle_feed")
         if not isinstance(name, str) or name not in self.handles.gpu:
             raise unknown_name("clear_gpu_handle_feed", "gpu handle", str(name), self.handles.gpu)
@@ -916,12 +916,12 @@ class CompiledGraph(Closing):
 
     def _take(self, other: CompiledGraph) -> None:
         """Copy the values of another graph of the same plan, by way of the host."""
-        held = other._alone("clone", other._held)
+        held = other._alone("clone", other._transferred)
         if held.masks != self.experts.masks:
             self._set_masks("clone_from", held.masks)
         self._alone("clone", lambda: self._hold(held))
 
-    def _held(self) -> TransferredValues:
+    def _transferred(self) -> TransferredValues:
         stored, unset = self._stored()
         experts = self.experts
         matrices = {name: experts.read(name) for name in experts.split}

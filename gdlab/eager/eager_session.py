@@ -644,7 +644,7 @@ class EagerSession:
     def assert_no_leaks(self) -> None:
         """Raise if more is alive than parameters and their moments, with the owners and the user's lines."""
         self._release_dropped()
-        kept = {id(b.block): b.block.nbytes for b in self._kept()}
+        kept = {id(b.block): b.block.nbytes for b in self._owned_buffers()}
         if self.engine.live_bytes == sum(kept.values()):
             return
         self.tape.tell_origins()
@@ -654,7 +654,7 @@ class EagerSession:
         wanted = f"{sum(kept.values())}, parameters and moments{shown}"
         raise EagerError("eager.assert_no_leaks", "live bytes", self.engine.live_bytes, wanted)
 
-    def _kept(self) -> list[AnyBuffer]:
+    def _owned_buffers(self) -> list[AnyBuffer]:
         return [*(p.mirror for p in self.params if p.mirror is not None), *self.rules.buffers()]
 
     # gradients --------------------------------------------------------------------------------------------------------

@@ -128,13 +128,13 @@ def _movement(text: WgslText, d: Dispatch) -> None:
     constants(text, SIZE=d.type.num_elements, GROUP=d.workgroup_size[0])
     text.add(f"fn moved(i: u32) -> {bindings.type} {{", g.node)
     with text.working(read_part(0)):
-        _moved(text, d, bindings)
+        _source_index(text, d, bindings)
     text.add("}\n")
     store(text, d, bindings, g.node)
     whole_file(text, "gather.wgsl", g.node)
 
 
-def _moved(text: WgslText, d: Dispatch, bindings: Bindings) -> None:
+def _source_index(text: WgslText, d: Dispatch, bindings: Bindings) -> None:
     """Write the index in operand 0 of element i, or the fill value where there is none."""
     g, size = d.gather, d.type.num_elements
     assert g is not None  # the caller has it

@@ -96,11 +96,11 @@ class _Reading:
                 empty = len(self.functions.get(name, ())) == 2  # of a result that the dispatch lacks
                 return frozenset(() if empty else (STORE,))
             self.calls[name] = frozenset()
-            done = (part for n in self.functions.get(name, ()) for part in self._known(n))
+            done = (part for n in self.functions.get(name, ()) for part in self._parts_of_calls(n))
             self.calls[name] = frozenset(p for p in done if p not in (WHERE, LOOP, WORK))
         return self.calls[name]
 
-    def _known(self, n: int) -> tuple[str, ...]:
+    def _parts_of_calls(self, n: int) -> tuple[str, ...]:
         """Return the parts that a line is marked with, or those that its calls do."""
         if n in self.text.parts:
             return self.text.parts[n]
@@ -115,7 +115,7 @@ class _Reading:
             return ()
         if not own:
             return self.text.parts.get(n) or self._declared(line)
-        known = self._known(n)
+        known = self._parts_of_calls(n)
         if known:
             return (LOOP, *known) if line.lstrip().startswith("for (") and LOOP not in known else known
         if line.lstrip().startswith("for ("):
@@ -127,7 +127,7 @@ class _Reading:
 
     def _begun(self, n: int) -> bool:
         """Return whether a line loops, reads or writes: lines before it only compute where the work lies."""
-        return bool(self._known(n)) or self.text.lines[n - 1].lstrip().startswith("for (")
+        return bool(self._parts_of_calls(n)) or self.text.lines[n - 1].lstrip().startswith("for (")
 
     def _declared(self, line: str) -> tuple[str, ...]:
         """Return the parts of a declaration: of a binding its reads and stores, of workgroup memory the exchange."""

@@ -39,7 +39,7 @@ class _Variables:
     buffer that several parameters read has the number of the first."""
 
     def __init__(self, rule: UpdateRule, core: UpdateCore) -> None:
-        self.rule, self.fields = rule, (_held(rule), *rule.state)
+        self.rule, self.fields = rule, (_value_name(rule), *rule.state)
         self.name: dict[int, str] = {}
         self.single: set[int] = set()  # buffers of one number
         for k, p in enumerate(core.parameters):
@@ -88,7 +88,7 @@ class _Variables:
         return f"{self.name[stretch.clip]}[0]"
 
 
-def _held(rule: UpdateRule) -> str:
+def _value_name(rule: UpdateRule) -> str:
     """Return the name of the value that the rule updates."""
     return "weight" if rule.configurable else "total"
 
@@ -128,7 +128,7 @@ def _rule_text(text: WgslText, rule: UpdateRule, nodes: Sequence[int]) -> None:
 
 def _order(rule: UpdateRule) -> tuple[str, ...]:
     """Return the names of the parameters of `moved`."""
-    return (_held(rule), *rule.state, *(("gradient",) if rule.reads_gradient else ()), "rate")
+    return (_value_name(rule), *rule.state, *(("gradient",) if rule.reads_gradient else ()), "rate")
 
 
 # loads and stores -----------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def _take_form(builder: KernelBuilder, c: KernelConstants) -> None:
     builder.calls.append((_take_into, (x, idx, builder.out((outer, count, inner)))))
 
 
-def _taken(call: Call) -> Verdict:
+def _take_extent(call: Call) -> Verdict:
     axis, labels = call.attrs["axis"], axes_of(call.types[0], call.attrs["axis"])
     chosen = (*labels[:axis], "s", *labels[axis + 1 :])
     return along(call, [labels, chosen], chosen)
@@ -101,7 +101,7 @@ def _taken(call: Call) -> Verdict:
     any_dtype=True,
     canonical=lambda x, idx, axis: {"axis": axis_of(axis, x.type.rank)},
     indices=IndexOperand(1, lambda types, attrs: types[0].shape[attrs["axis"]]),
-    follows=_taken,
+    follows=_take_extent,
 )  # fmt: skip
 def take_along_axis(x: Value, idx: Value, axis: int) -> TensorType:
     """Element idx[…, i, …] of x along an axis: f32[..., n, ...], u32[..., s, ...] -> f32[..., s, ...].

@@ -77,7 +77,7 @@ def _take_rows(x: Array, idx: Array, out: Array) -> None:
 
 
 def _take_form(x: int) -> NumpyForm:
-    """The NumPy form of a kernel that takes along an axis of operand `x`."""
+    """Return the NumPy form of a kernel that takes along an axis of operand `x`."""
 
     def form(builder: KernelBuilder, c: KernelConstants) -> None:
         extent, count, inner = c["EXTENT"], c["COUNT"], c["INNER"]
@@ -289,7 +289,7 @@ def _argmax_form(builder: KernelBuilder, c: KernelConstants) -> None:
     builder.calls.append((_first_largest, (builder.operand(0, (outer, length, inner)), builder.out((outer, inner)))))
 
 
-def _found(call: Call) -> Verdict:
+def _argmax_extent(call: Call) -> Verdict:
     axis, labels = call.attrs["axis"], axes_of(call.types[0])
     result = (*labels[:axis], *labels[axis + 1 :]) or (None,)
     return along(call, [labels], result, mixes={axis: -math.inf}, ordered=[axis])
@@ -309,7 +309,7 @@ def _found(call: Call) -> Verdict:
     family="index",
     no_grad="ends",
     canonical=lambda x, axis: {"axis": axis_of(axis, x.type.rank)},
-    follows=_found,
+    follows=_argmax_extent,
 )  # fmt: skip
 def argmax(x: Value, axis: int) -> TensorType:
     """The index of the first of the largest elements along an axis, the axis dropped (of the last one [1] stays):

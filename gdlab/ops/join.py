@@ -55,7 +55,7 @@ SIDE_BY_SIDE = Shader("concat.wgsl", places, linear=True, in_bounds=True, numpy_
 
 
 def joined(call: Call) -> Verdict:
-    """The extent rule of ops that put operands side by side."""
+    """Return the extent rule of ops that put operands side by side."""
     labels = axes_of(call.result, call.attrs["axis"])
     return along(call, [labels] * len(call.types), labels)
 

@@ -41,8 +41,8 @@ MOST_FOURS = 1 << 16  # of a row that eight invocations walk: a software adapter
 
 
 def _row_work(passes: int, in_registers: bool) -> WorkRule:
-    """The work of a kernel over rows, with the op's `eps` as a constant. `in_registers`: for rows that the registers of
-    256 invocations hold, in EACH fours per invocation."""
+    """Return the work of a kernel over rows, with the op's `eps` as a constant. `in_registers`: for rows that the
+    registers of 256 invocations hold, in EACH fours per invocation."""
     plain = by_rows(passes)
 
     def rule(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work | None:

@@ -318,9 +318,9 @@ class ConflictTracker:
     def first(self, launch: int, footprint: Footprint) -> Conflict | None:
         """Return the conflict to report for a launch: raw before waw before war, then its first range, then the
         earliest launch of the group; None where there is none. It looks at the whole group where there is one."""
-        return self.told(launch, footprint) if self.conflicts(footprint) else None
+        return self.first_known(launch, footprint) if self.conflicts(footprint) else None
 
-    def told(self, launch: int, footprint: Footprint) -> Conflict | None:
+    def first_known(self, launch: int, footprint: Footprint) -> Conflict | None:
         """Return `first` of a launch that is known to conflict."""
         kinds: tuple[tuple[HazardKind, tuple[Range, ...], bool], ...] = (
             ("raw", footprint.reads, True),

@@ -622,7 +622,7 @@ class _Binder:
         for b in piece.scratch:
             self.regions[b] = self._fresh(piece.buffers[b])
         for b, data in piece.constants:
-            memory = self._made(piece.buffers[b].nbytes)
+            memory = self._scratch_memory(piece.buffers[b].nbytes)
             c = queue.counters
             before = c.uploads, c.upload_bytes
             queue.write("submit", memory, data)
@@ -644,7 +644,7 @@ class _Binder:
         size = source.range.stop - source.range.start
         if a is not b:
             return Binding((Copy(a, source.range.start, b, target.range.start, size),), (), (a, b))
-        between = self._made(size)
+        between = self._scratch_memory(size)
         items = Copy(a, source.range.start, between, 0, size), Copy(between, 0, b, target.range.start, size)
         return Binding(items, (between,), (a,))
 
@@ -682,18 +682,18 @@ class _Binder:
         if start % self.executor.alignment == 0:
             self.regions[b] = self._region(memory, start, buffer, size)
             return
-        between = self._made(size)
+        between = self._scratch_memory(size)
         self.before.append(Copy(memory, start, between, 0, size))
         self.regions[b] = self._region(between, 0, buffer, size)
 
     def _fresh(self, buffer: PieceBuffer) -> Region:
         """Return a region of scratch memory for a buffer of the piece; on cpu elements in a storage dtype are f32."""
         if not (self.executor.is_cpu and buffer.dtype.is_storage):
-            return self._region(self._made(buffer.nbytes), 0, buffer)
+            return self._region(self._scratch_memory(buffer.nbytes), 0, buffer)
         count = math.prod(buffer.shape)
-        return Region(self._made(4 * count)[:count].view(np.float32).reshape(buffer.shape), 0, 4 * count)
+        return Region(self._scratch_memory(4 * count)[:count].view(np.float32).reshape(buffer.shape), 0, 4 * count)
 
-    def _made(self, nbytes: int) -> Any:
+    def _scratch_memory(self, nbytes: int) -> Any:
         memory = self.executor.queue.make(round_up(nbytes), "scratch")
         self.scratch.append(memory)
         return memory

@@ -115,7 +115,7 @@ class Tracking:
                     tracker.add(launch, footprint)
             found = tracker.first(index, node.footprint)
         else:
-            found = self.tracker.told(index, node.footprint)
+            found = self.tracker.first_known(index, node.footprint)
         if found is not None and not automatic and self.strict:
             given = (
                 f"{found.kind} conflict of {_words(found.later)} with {_words(found.earlier)} of node {found.before}"

@@ -165,7 +165,7 @@ def _optimize(
     folded = fold_constant(prepared, dropped) if FOLD in names else {}
     siblings = siblings_of(prepared, selection.used)
     program = program_of(selection.used, ops_of(prepared, folded, siblings))
-    given = _given(selection)
+    given = _without_pattern(selection)
     searched = _search(prepared, folded, siblings, given, program, model, budget, engine, history)
     rewritten, classes = searched.rewritten, searched.classes
     cost_before = rewritten.cost
@@ -234,7 +234,7 @@ def _stop(searched: Searched, selection: RuleSelection) -> tuple[StopReason, str
     return found.stop, found.detail
 
 
-def _given(selection: RuleSelection) -> dict[int, Rule]:
+def _without_pattern(selection: RuleSelection) -> dict[int, Rule]:
     """Return the rules without a pattern, which gdlab carries out itself, by the number of their firings."""
     known = {r.name: r for r in selection.table}
     names = (FOLD, *PACKED_PRODUCT)

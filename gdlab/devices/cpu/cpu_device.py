@@ -241,7 +241,7 @@ class CpuProgram(Program):
         if self.window is not None and landing is None:
             self._timed(whole)
         else:
-            self.queue.submit("step", (self.launches, self._update_part(whole), *self._moved(copies)), landing)
+            self.queue.submit("step", (self.launches, self._update_part(whole), *self._copy_items(copies)), landing)
             if copies:
                 self.counters.landed(copies)
             self._flush(whole)
@@ -253,7 +253,7 @@ class CpuProgram(Program):
         self._set("step", scalars)
         bounds, at = [*self.launches.bounds, *self.early_launches.bounds], 0
         for part in parts:
-            self.queue.submit("step", [*bounds[at : part.stop], *self._moved(part.copies)], part.landing)
+            self.queue.submit("step", [*bounds[at : part.stop], *self._copy_items(part.copies)], part.landing)
             self.counters.landed(part.copies)
             at = part.stop
             yield
@@ -263,10 +263,10 @@ class CpuProgram(Program):
     def copy(self, copies: Sequence[BufferCopy], landing: Readback) -> None:
         """Run some copies, now."""
         self._alive("copy")
-        self.queue.submit("copy", self._moved(copies), landing)
+        self.queue.submit("copy", self._copy_items(copies), landing)
         self.counters.landed(copies)
 
-    def _moved(self, copies: Sequence[BufferCopy]) -> Sequence[Copy]:
+    def _copy_items(self, copies: Sequence[BufferCopy]) -> Sequence[Copy]:
         """Return the copies between arrays."""
         return [Copy(self.arrays[c.source], c.start, self._target(c), c.at, c.nbytes) for c in copies]
 

@@ -11,7 +11,7 @@ T = TypeVar("T")
 EVERY_SECONDS = 1.0
 
 
-def told(what: str, items: Sequence[T]) -> Iterator[T]:
+def logged_progress(what: str, items: Sequence[T]) -> Iterator[T]:
     """Yield the items; work on them of more than a second logs `{what}: 12 of 40`, and at its end its time."""
     began = last = time.monotonic()
     for done, item in enumerate(items):

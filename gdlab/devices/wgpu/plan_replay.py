@@ -33,7 +33,7 @@ from gdlab.devices.base import (
     StepPart,
 )
 from gdlab.devices.fit import Place, check_memory, check_plan, check_update, plan_places, state_places, tenants
-from gdlab.devices.wgpu.compile_progress import told
+from gdlab.devices.wgpu.compile_progress import logged_progress
 from gdlab.devices.wgpu.readback import WgpuReadback
 from gdlab.devices.wgpu.stamps import MOST, Stamps
 from gdlab.devices.wgpu.wgpu_queue import WgpuQueue, WgpuRecorded
@@ -71,7 +71,7 @@ class WgpuProgram(Program):
             check_memory(plan.memory.physical_bytes, plan.buffers, gpu.free_bytes())
         self.queue = WgpuQueue(gpu)
         self.places = plan_places(plan)
-        taken = self._taken(shared)
+        taken = self._shared_memory(shared)
         self.memory = taken | {
             ("slot", i): self._buffer(slot.nbytes, tenants(plan, slot.tenants))
             for i, slot in enumerate(plan.memory.slots)
@@ -97,7 +97,7 @@ class WgpuProgram(Program):
     def _launches(
         self, what: str, dispatches: Sequence[Dispatch], places: Mapping[int, Place], memory: Mapping[Home, Any]
     ) -> list[Bound]:
-        made = enumerate(told(f"compile, {what}", dispatches))
+        made = enumerate(logged_progress(f"compile, {what}", dispatches))
         return [self._launch(f"{what} {n} ({d.label})", d, places, memory) for n, d in made]
 
     def _launch(
@@ -106,7 +106,7 @@ class WgpuProgram(Program):
         regions = {b: Region(memory[places[b].home], 0, places[b].bound) for b, _ in dispatch.bindings}
         return self.queue.bind(where, dispatch, self.plan.target, regions)
 
-    def _taken(self, shared: SharedBuffers | None) -> dict[tuple[str, int], Any]:
+    def _shared_memory(self, shared: SharedBuffers | None) -> dict[tuple[str, int], Any]:
         """Return the device buffers that are shared with another program, by their place in this one."""
         if shared is None:
             return {}
@@ -116,7 +116,7 @@ class WgpuProgram(Program):
 
     def _warm_up(self, taken: Container[Home]) -> None:
         """Run one workgroup of every new kernel (drivers compile at first use), then zero (so touch) every buffer."""
-        for launch in told("warm-up", self.launches):
+        for launch in logged_progress("warm-up", self.launches):
             kept = launch.dispatch.in_place and taken  # a cache that belongs to another program as well
             self._run_cold([launch], self._on_scratch if kept else lambda launch: launch)
         clears = [Clear(buffer) for home, buffer in self.memory.items() if home not in taken]
@@ -172,7 +172,7 @@ class WgpuProgram(Program):
     ) -> None:  # fmt: skip
         if landing is None and not copies:
             return self._step(self._whole(whole), scalars, self.stamps)
-        moved = self._moved(copies)
+        moved = self._copy_items(copies)
         self._step(self._whole(whole), scalars, None, moved, landing)
         self.counters.landed(copies)
 
@@ -184,7 +184,7 @@ class WgpuProgram(Program):
             self.queue.set_scalars(where, scalars)
         at, under_way = 0, deque[Readback]()
         for part in parts:
-            items: list[Item] = [RecordedPart(dispatches, at, part.stop), *self._moved(part.copies)]
+            items: list[Item] = [RecordedPart(dispatches, at, part.stop), *self._copy_items(part.copies)]
             self.queue.submit(where, items, part.landing)
             self.counters.landed(part.copies)
             at = part.stop
@@ -202,7 +202,7 @@ class WgpuProgram(Program):
     def copy(self, copies: Sequence[BufferCopy], landing: Readback) -> None:
         self._alive("copy")
         assert isinstance(landing, WgpuReadback)  # of this program's queue
-        moved = self._moved(copies)
+        moved = self._copy_items(copies)
         marker = Copy(self._marker, 0, landing, landing.nbytes - 4, 4)  # it lands though there is nothing to copy
         self.queue.submit("copy", moved or (marker,), landing)
         self.counters.landed(copies)
@@ -238,7 +238,7 @@ class WgpuProgram(Program):
                 items += [*prepared[k], self._whole(call.whole)]
                 if landing is None:
                     items.append(Copy(self._marker, 0, readback, 4 * k, 4))
-                items += self._moved(call.copies)
+                items += self._copy_items(call.copies)
             if landing is None:
                 self._send(where, items, readback, ())
             else:
@@ -260,7 +260,7 @@ class WgpuProgram(Program):
         self.queue.write(where, memory, np.ascontiguousarray(data))
         return memory
 
-    def _moved(self, copies: Sequence[BufferCopy]) -> list[Copy]:
+    def _copy_items(self, copies: Sequence[BufferCopy]) -> list[Copy]:
         """Return the copies between the memories of buffers."""
         return [Copy(self._memory_of(c.source), c.start, self._target(c), c.at, c.nbytes) for c in copies]
 

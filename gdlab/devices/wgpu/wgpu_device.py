@@ -280,7 +280,7 @@ class Gpu:
         except self.refused as error:
             what = f"tensor {name}, {size} bytes" if name else f"buffer of {size} bytes"
             wanted = f"memory for it on {self.adapter.info['device']}"
-            raise SessionError("device", what, _told(error), wanted) from error
+            raise SessionError("device", what, _message(error), wanted) from error
 
     def free_bytes(self) -> int | None:
         """Return the bytes left for buffers, where known: a software adapter has the memory of the machine."""
@@ -357,7 +357,7 @@ class Gpu:
             compute = {"module": make(label=where, code=wgsl), "entry_point": "main"}
             made = self.device.create_compute_pipeline(label=where, layout=layout, compute=compute)
         except self.refused as error:
-            raise CompileError(where, "WGSL", _told(error), "a kernel that this adapter takes") from error
+            raise CompileError(where, "WGSL", _message(error), "a kernel that this adapter takes") from error
         return CompiledKernel(made._internal, group, made)
 
     def _unchecked_module(self, label: str, code: str) -> Any:
@@ -397,7 +397,7 @@ class Gpu:
         finally:
             error = self.errors.release("bindings")
         if error:
-            raise CompileError(where, "bindings", _told(error[1]), "bindings that this adapter takes")
+            raise CompileError(where, "bindings", _message(error[1]), "bindings that this adapter takes")
         return GPUBindGroup("", raw, self.device)
 
     # talking to the queue ---------------------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ class Gpu:
         finally:
             error = self.errors.release("gdlab")
         if error:
-            text = _told(error[1])
+            text = _message(error[1])
             self.lost = "is lost" in text
             raise SessionError(where, "recording", text, "a valid one (nothing was submitted)")
 
@@ -454,11 +454,11 @@ def _opened_device(adapter: Any) -> Any:
         with _driver_environment():
             return adapter.request_device_sync(required_features=[f for f in FEATURES if f in adapter.features])
     except RuntimeError as error:
-        given = f"{adapter.info['device']}, which does not open ({_told(error)})"
+        given = f"{adapter.info['device']}, which does not open ({_message(error)})"
         raise DeviceUnavailableError("device", "wgpu", given, 'a working driver or device="cpu"') from error
 
 
-def _told(error: object) -> str:
+def _message(error: object) -> str:
     """Return the message of a wgpu error without the lines that only frame it."""
     lines = [line.strip() for line in str(error).splitlines()]
     return "; ".join(line for line in lines if line and line not in ("Validation Error", "Caused by:"))

@@ -258,7 +258,7 @@ def _read_kernel(mask: str, rows: str = ROWS) -> Shader:
 
 
 def _capacity(types: tuple[TensorType, ...]) -> int:
-    """The rows of each cache."""
+    """Return the rows of each cache."""
     return types[1].shape[0] // types[3].shape[0]
 
 
@@ -371,7 +371,7 @@ def _not_read(more: int, **attrs: Any) -> tuple[Bad, ...]:
 
 
 def _by_queries(ordered: bool) -> Follows:
-    """The extent rule of attention to caches, whose capacity is no bucket axis."""
+    """Return the extent rule of attention to caches, whose capacity is no bucket axis."""
 
     def follows(call: Call) -> Verdict:
         labels = [(None,) * t.rank for t in call.types[1:]]

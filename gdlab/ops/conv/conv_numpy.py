@@ -94,7 +94,7 @@ class ConvSizes:
 
 
 def _is_plain(c: KernelConstants) -> bool:
-    """Whether every pixel is its own patch."""
+    """Return whether every pixel is its own patch."""
     steps = (c["KH"], c["KW"], c["SH"], c["SW"])
     return set(steps) == {1} and c["PH"] == c["PW"] == 0 and c["IN"] == c["CI"] and c["H"] * c["W"] >= 16
 

@@ -34,7 +34,7 @@ class PoolSizes:
         return room[:, c["PH"] : c["PH"] + c["H"], c["PW"] : c["PW"] + c["W"]]
 
     def padded(self, x: Array, value: float) -> Array:
-        """A padded copy of x; x itself where there is no padding."""
+        """Return a padded copy of x; x itself where there is no padding."""
         if self.c["PH"] == self.c["PW"] == 0:
             return x
         room = self.room(self.planes, value)
@@ -42,7 +42,7 @@ class PoolSizes:
         return room
 
     def taps(self, room: Array) -> Iterator[Array]:
-        """Each place of a window in row-major order: a view of the padded planes, one element per window."""
+        """Yield each place of a window in row-major order: a view of the padded planes, one element per window."""
         c = self.c
         for i in range(c["KH"]):
             for j in range(c["KW"]):

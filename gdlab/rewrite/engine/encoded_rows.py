@@ -76,14 +76,14 @@ def facts_of(
         outputs=frozenset(prepared.same[id] for id in graph.output_ids),
         folded=folded,
         numbers=numbers,
-        opened=frozenset(op for rule in program.rules for op in _asked(rule, WRITTEN)),
+        opened=frozenset(op for rule in program.rules for op in _ops_required(rule, WRITTEN)),
     )
     # in this order new attribute values get their numbers
     relations = sorted(program.relations, key=lambda r: (ORDER.index(r.subject), r.name))
     return {relation.name: relation.rows(facts) for relation in relations}
 
 
-def _asked(rule: Rule, relation: Relation) -> Iterator[str]:
+def _ops_required(rule: Rule, relation: Relation) -> Iterator[str]:
     """Return the ops of the inner nodes for which a rule requires a relation."""
     facts = (fact for condition in rule.where for fact in condition.facts)
     return (rule.pattern.node(rule.names[str(fact.terms[0])]).op for fact in facts if fact.relation is relation)

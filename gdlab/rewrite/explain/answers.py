@@ -87,7 +87,7 @@ class AnswerData:
             return f"{rule.label} took no part: {self.off[rule.name][1]}."
         if rule.left < 0:
             return f"{rule.label} found nothing to do."
-        tried = [layout for n in self.graph for layout in self._tried(rule, n.id)]
+        tried = [layout for n in self.graph for layout in self._layouts_at(rule, n.id)]
         best = max(tried, key=lambda layout: len(layout.bound), default=None)
         if best is None or not best.bound:
             return f"{rule.label} found no {rule.pattern.node(rule.left).op} in the graph."
@@ -107,7 +107,7 @@ class AnswerData:
             if rule.left < 0 or rule.label in labels or len(rule.left_nodes) < 2:
                 continue
             for root in self._roots(high.id):
-                tried = self._tried(rule, root)
+                tried = self._layouts_at(rule, root)
                 if any(layout.misfit is None and pair <= layout.inner for layout in tried):
                     lines.append(f"{rule.label} was not used at %{root}: {self._refusal(rule, root)}.")
                 misfits = [(layout, layout.misfit) for layout in tried if layout.misfit is not None]
@@ -128,7 +128,7 @@ class AnswerData:
             roots += front
         return list(dict.fromkeys(roots))
 
-    def _tried(self, rule: Rule, root: int) -> list[PatternMatch]:
+    def _layouts_at(self, rule: Rule, root: int) -> list[PatternMatch]:
         """Return all layouts at a root, exchanged operands first: of equally good layouts, answers cite one."""
         return [*layouts(rule, self.graph, root)][::-1]
 

@@ -60,7 +60,7 @@ def components(below: Sequence[tuple[int, ...]]) -> list[int]:
 def _pop_component(
     c: int, path: list[int], on_path: bytearray, component: list[int], group: int, below: Sequence[tuple[int, ...]]
 ) -> int:
-    """Take the component of c off the path; number it if it holds a cycle. The answer is 1 if it does."""
+    """Take the component of c off the path; number it and return 1 if it holds a cycle, else 0."""
     if path[-1] == c and c not in below[c]:
         on_path[path.pop()] = 0
         return 0

@@ -1,4 +1,4 @@
-"""The rules that put the weights of neighbouring products side by side, so that one product reads them all.
+"""Rules that put the weights of neighbouring products side by side, so that one product reads them all.
 
 The weights must be parameters that nothing else reads: then the packed one is their storage (`op.storage`). Gate and up
 are found by patterns. How many products of one operand there are differs, so no pattern states it: `siblings_of` finds

@@ -1,4 +1,4 @@
-"""The rules carried out before the search: merge equal nodes (CSE) and compute constants (folding)."""
+"""Rules carried out before the search: merge equal nodes (CSE) and compute constants (folding)."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def fold_constant(prepared: Prepared, through: Container[str] = ()) -> dict[int,
     for id, operands in prepared.inputs.items():
         if not operands:
             if nodes[id].op in ("full", "constant"):
-                known[id] = _held(nodes[id])
+                known[id] = _constant_value(nodes[id])
             continue
         if nodes[id].op in through and operands[0] in known:
             known[id] = known[operands[0]]
@@ -142,7 +142,7 @@ def fold_constant(prepared: Prepared, through: Container[str] = ()) -> dict[int,
     return folded
 
 
-def _held(node: Node) -> Known:
+def _constant_value(node: Node) -> Known:
     if node.op == "full":
         return float(node.attr("value"))
     data: ConstantData = node.attr("data")

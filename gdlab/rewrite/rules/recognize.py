@@ -1,4 +1,4 @@
-"""The rules that find a composite in what people write out: softmax, norms, gelu, softplus, means.
+"""Rules that find a composite in a graph of simpler ops: softmax, norms, gelu, softplus, means.
 
 A long spelling is found in short hops, because many-premise joins are what makes a rule set slow: first the spellings
 of a part are made equal, which by itself gains nothing, then one rule names the whole.

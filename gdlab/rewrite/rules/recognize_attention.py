@@ -1,4 +1,4 @@
-"""The rules that find attention in what people write out: of one head, of heads [heads, rows, d], with repeated keys.
+"""Rules that find attention in a graph of simpler ops: of one head, of heads [heads, rows, d], with repeated keys.
 
 Heads are found in hops: attention of [heads, rows, d] is that of rows with their heads side by side, between two
 reorderings; where such reorderings are written too, they cancel. A. Vaswani et al., Attention Is All You Need, 2017.

@@ -1,4 +1,4 @@
-"""The rules that find losses in what people write out: cross entropy, squared and absolute errors."""
+"""Rules that find losses in a graph of simpler ops: cross entropy, squared and absolute errors."""
 
 # mypy: disable-error-code="no-any-return"
 # (`>>` of a Value is Any to the checker: only inside a rule does it make a Rewrite)

@@ -1,4 +1,4 @@
-"""The rules that find rotary positions in what people write out: halves of a head turned by constant cosines and sines.
+"""Rules that find rotary positions in a graph of simpler ops: halves of a head turned by cosine and sine tables.
 
 Of [rows, d], of [heads, rows, d] and of [rows, heads, d]; the pairs are columns j and j + d/2, as in `rope`.
 J. Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding, 2021.
