@@ -20,7 +20,7 @@ from gdlab.op import REGISTRY, Leaf, Op, ops_that
 from gdlab.op.storage import trained_parameters
 from gdlab.ops.packed import side_by_side
 
-__all__ = ["AutodiffReport", "GradientStep", "ReverseSweep", "differentiate", "report_of", "to_read"]
+__all__ = ["AutodiffReport", "GradientStep", "ReverseSweep", "differentiate", "report_of", "gradients_as_outputs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class GradientStep:
 
 @dataclass(frozen=True)
 class AutodiffReport:
-    """The report of a differentiation: its steps, and what came from what.
+    """The report of a differentiation: its steps, and the origins of nodes.
 
     `adjoint_of[id]` is the forward node that a backward node belongs to; `residuals` maps each forward node that the
     backward pass reads to its bytes; `accumulations` are the adds of fan-outs; `zero_gradients` the `wrt` entries that
@@ -117,9 +117,9 @@ def differentiate(
     return _finish(graph, full, sweep, targets, gradients, missing)
 
 
-def to_read(graph: Graph) -> Graph:
-    """Return the graph; of a derivative with respect to other nodes than all parameters, a copy whose gradients are
-    plain outputs, because none of them is the gradient of the parameter at its place."""
+def gradients_as_outputs(graph: Graph) -> Graph:
+    """Return the graph for reading; of a derivative with respect to other nodes than all parameters, a copy whose
+    gradients are plain outputs, because none of them is the gradient of the parameter at its place."""
     gradients, trained = graph.output_ids[graph.num_user_outputs :], trained_parameters(graph)
     pairs = zip(trained, gradients, strict=False)
     alike = all(graph.node(p).type == graph.node(i).type for (p, _), i in pairs)
@@ -158,7 +158,7 @@ def _needed(graph: Graph, targets: Sequence[int], loss: int) -> set[int]:
 
 
 def _above(targets: set[int], nodes: Iterable[Node]) -> set[int]:
-    """Return the targets and those of the nodes (in order) that depend on one."""
+    """Return the targets and those of the nodes (in order) that depend on a target."""
     above = set(targets)
     for node in nodes:
         if any(i in above for i in node.inputs):
@@ -211,7 +211,7 @@ class ReverseSweep:
                 self.after(id, arrived, start, passed)
 
     def add_up(self, id: int) -> list[Value]:
-        """Make `total` of the terms of a node; the answer is what was added, nothing where no cotangent is needed."""
+        """Make `total` of the terms of a node; return the values added up, none where no cotangent is needed."""
         terms = self.terms.pop(id, [])
         if not terms or id not in self.needed:
             return []
@@ -220,7 +220,7 @@ class ReverseSweep:
         return terms
 
     def _pull(self, node: Node, g: Value) -> tuple[str, list[Value]]:
-        """Hand the cotangent of `node` on to its operands; return why not, where it does not, and what went on."""
+        """Hand the cotangent of `node` on to its operands; return why not, if it ends here, and the values passed."""
         op = REGISTRY[node.op]
         if isinstance(op.kernel, Leaf) or not node.inputs:
             return "", []
@@ -250,7 +250,7 @@ class ReverseSweep:
 
 
 def _checked(op: Op, entries: Any, inputs: Sequence[Value], wanted: Sequence[bool]) -> list[Value | None]:
-    """Return the cotangents of the wanted inputs, built where the gradient rule of `op` answered with functions."""
+    """Check the entries that the gradient rule of `op` returned, and return the cotangents of the wanted inputs."""
     if not isinstance(entries, (tuple, list)):
         wanted_tuple = f"a tuple of {len(inputs)}, one per input"
         raise AutodiffError("differentiate", f"{op.name}.vjp", type(entries).__name__, wanted_tuple)
@@ -271,7 +271,7 @@ def _checked(op: Op, entries: Any, inputs: Sequence[Value], wanted: Sequence[boo
 def _pull_body(
     op: Op, g: Value, inputs: Sequence[Value], attrs: dict[str, Any], wanted: Sequence[bool]
 ) -> list[Value | None]:
-    """Return the default gradient of a fused op: append its body and sweep back over it. Depth of nesting, not of the
+    """Compute the default gradient of a fused op: append its body and sweep back over it. Depth of nesting, not of the
     graph, bounds the recursion."""
     graph = g.graph
     assert op.body is not None  # the caller looked

@@ -1,4 +1,5 @@
-// The matrix of a number where all lie in w: itself; PAGES of a number outside, whose row is zero.
+// The place in w of the matrix of a number, where w holds all: the number itself; PAGES for a number outside, whose
+// row is zero.
 fn page_of(number: u32) -> u32 {
     return min(number, PAGES);
 }

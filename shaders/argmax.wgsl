@@ -1,5 +1,5 @@
-// The place of the first largest of LENGTH elements that lie INNER apart; a NaN is larger than every number. They are read
-// twice: for the largest, then for the first that equals it.
+// The index of the first largest of LENGTH elements that lie INNER apart; a NaN is larger than every number. They are
+// read twice: for the largest, then for the first that equals it.
 fn unit(u: u32, part: u32, live: bool) {
     let start = u / INNER * (LENGTH * INNER) + u % INNER;
     var highest = x_at(start);

@@ -1,5 +1,5 @@
-// Query i of a cache stands at position pos + i of it and sees the keys up to there, the last WINDOW of them where that
-// is given; queries from `valid` on do not stand anywhere.
+// Query i of a cache stands at position pos + i and sees the keys up to there, with WINDOW the last WINDOW of them;
+// queries from `valid` on have no position.
 fn cache_begin(query: u32) -> u32 {
     return query / BLOCK * (KEYS / CACHES);
 }

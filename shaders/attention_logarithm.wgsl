@@ -1,4 +1,4 @@
-// No values: at the end the logarithm of the sum of e^score.
+// The logarithm of the sum of e^score, without values.
 fn add_values(keys: vec4<u32>, kv: u32, shrink: vec4<f32>, weights: mat4x4<f32>, sees: Seeing) {
 }
 

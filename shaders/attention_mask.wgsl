@@ -1,4 +1,4 @@
-// Which keys a query sees: all, or those up to its own row (CAUSAL), or of those the last WINDOW.
+// Whether a query sees a key: any, those up to its own row (CAUSAL), or of those the last WINDOW.
 fn first_key(query: u32) -> u32 {
     if (WINDOW > 0u && query + 1u > WINDOW) {
         return query + 1u - WINDOW;

@@ -1,4 +1,4 @@
-// The weighted values, and at the end their mean.
+// The result of attention: the mean of the values by their weights.
 fn add_values(keys: vec4<u32>, kv: u32, shrink: vec4<f32>, weights: mat4x4<f32>, sees: Seeing) {
     let whole = sees_all(sees);
     for (var c = 0u; c < D; c += 4u) {

@@ -1,4 +1,4 @@
-// What is multiplied for scores: rows are queries, columns are keys. Reads of four elements of a head, 0 beyond its end.
+// The factors of scores: rows are queries, columns are keys. Reads of four elements of a head, 0 beyond its end.
 fn row4(query: u32, head: u32, c: u32) -> vec4<f32> {
     let at = (query * HEADS + head) * D + c;
     if (D % 4u == 0u) {

@@ -1,6 +1,6 @@
 // Attention over short rows on hardware: a group of 128 invocations works on 8 rows of one head, so that few rows make
-// many groups. Of 64 columns at a time invocation `lane` weighs 4 neighbours for row lane / 16. What the weights make of
-// the columns' values it adds up for all 8 rows: 4 elements of the head (`across_of`), of some of the columns (`part_of`).
+// many groups. Of 64 columns at a time invocation `lane` weighs 4 neighbours for row lane / 16. It adds up the
+// weighted values of the columns for all 8 rows: 4 elements of the head (`across_of`), of some of the columns (`part_of`).
 var<workgroup> weight: array<vec4<f32>, 128>;  // row by row, 16 of each
 var<workgroup> stage: array<vec4<f32>, 520>;  // 4 elements of 64 columns, 8 times; at the end the sums of every part
 

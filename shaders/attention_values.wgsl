@@ -1,4 +1,4 @@
-// What the weights of the keys multiply.
+// The values that the weights of the keys multiply.
 fn value4(key: u32, head: u32, c: u32) -> vec4<f32> {
     let at = (key * KV_HEADS + head) * D + c;
     if (D % 4u == 0u) {

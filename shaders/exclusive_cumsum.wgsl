@@ -1,5 +1,5 @@
-// A row of WIDTH elements: each invocation adds up a run of neighbours, learns the sum of the runs before its own, and writes
-// what lies before each of its elements. With REVERSE the row is walked from its end.
+// A row of WIDTH elements: each invocation adds up a run of neighbours, learns the sum of the runs before its own, and
+// writes the sum before each of its elements. With REVERSE the row is walked from its end.
 fn place(row: u32, k: u32) -> u32 {
     return row * WIDTH + select(k, WIDTH - 1u - k, REVERSE == 1u);
 }

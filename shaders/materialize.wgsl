@@ -1,4 +1,4 @@
-// One element, copied.
+// A copy of one element.
 fn unit(i: u32) {
     store(i, x_at(i));
 }

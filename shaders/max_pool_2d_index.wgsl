@@ -1,4 +1,4 @@
-// Where in its image the first largest pixel of a window lies. A NaN is the largest.
+// The index in its image of the first largest pixel of a window. A NaN is the largest.
 fn unit(u: u32) {
     let image = u / (OH * OW) * (H * W);
     let top = u / OW % OH * SH;

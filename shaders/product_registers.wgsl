@@ -1,4 +1,4 @@
-// Products of left[ROWS, STEPS] and right[STEPS, COLUMNS], one for each group, that exist only as functions. A piece of
+// Products of left[ROWS, STEPS] and right[STEPS, COLUMNS], one for each group, that exist only as functions. A unit of
 // work is a tile of TALL (1, 4 or 8) x BROAD (4 or 8) sums: four steps at a time it multiplies blocks of 4 x 4, straight
 // from memory. Beyond the edge it repeats the last row and column, and does not store them.
 fn unit(u: u32, part: u32, live: bool) {

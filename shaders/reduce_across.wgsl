@@ -1,5 +1,5 @@
 // LANES invocations compute four neighbouring results: each folds every LANES-th of LENGTH elements that lie INNER apart,
-// EACH loads under way at a time; the partial folds meet in workgroup memory. A group computes ACROSS fours.
+// with EACH loads in flight; the partial folds meet in workgroup memory. A group computes ACROSS times four results.
 var<workgroup> folds: array<vec4<f32>, LANES * ACROSS>;
 
 @compute @workgroup_size(LANES * ACROSS)

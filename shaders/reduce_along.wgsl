@@ -1,5 +1,5 @@
-// LANES invocations compute one result: each folds every LANES-th four of LENGTH neighbours, EACH loads under way at a
-// time; the partial folds meet in workgroup memory. A group computes ACROSS results.
+// LANES invocations compute one result: each folds every LANES-th vec4 of LENGTH neighbours, with EACH loads in flight;
+// the partial folds meet in workgroup memory. A group computes ACROSS results.
 var<workgroup> folds: array<f32, LANES * ACROSS>;
 
 const ROOT = select(LANES, 16u, LANES > 32u);

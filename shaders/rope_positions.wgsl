@@ -1,4 +1,4 @@
-// Row i stands at the position that `positions` says.
+// Row i stands at position `positions[i]`.
 fn position(row: u32) -> u32 {
     return positions_at(row);
 }

@@ -1,4 +1,4 @@
-// Two elements of [.., 2 WIDTH]: what an element of the first half and its partner in the second get of the cotangent.
+// Two elements of [.., 2 WIDTH]: the cotangents of an element of the first half and of its partner in the second.
 fn unit(i: u32) {
     let at = i / WIDTH * (2u * WIDTH) + i % WIDTH;
     let gate = x_at(at);

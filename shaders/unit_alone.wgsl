@@ -1,4 +1,4 @@
-// One invocation does one piece of work.
+// One invocation does one unit of work.
 @compute @workgroup_size(LANES * ACROSS)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

@@ -1,4 +1,4 @@
-// One invocation has a piece of work of its own: there is nobody to share with.
+// One invocation has a unit of work of its own: no sums or maxima are exchanged.
 fn max_of_unit(value: f32) -> f32 {
     return value;
 }

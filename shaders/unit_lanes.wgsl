@@ -1,5 +1,5 @@
-// LANES invocations share a piece of work, a group does ACROSS pieces. Sums and maxima over those that share: every one of
-// them gets the result.
+// LANES invocations share a unit of work, a group does ACROSS units. Sums and maxima over those that share: every one
+// of them gets the result.
 var<workgroup> shared_values: array<f32, LANES * ACROSS>;
 var<private> own_lane: u32;
 
@@ -49,7 +49,7 @@ fn sum_of_unit(value: f32) -> f32 {
     return found;
 }
 
-// The sum over the invocations of the piece of work whose part is smaller.
+// The sum over the invocations of the unit of work whose part is smaller.
 fn sum_of_earlier(value: f32) -> f32 {
     let part = own_lane % LANES;
     shared_values[own_lane] = value;

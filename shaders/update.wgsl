@@ -1,5 +1,5 @@
 // One invocation moves four neighbouring elements of a parameter and of its state, in place; neighbouring workgroups
-// move a parameter, the next ones another.
+// move one parameter, later ones the next.
 @compute @workgroup_size(GROUP)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

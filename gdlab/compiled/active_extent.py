@@ -79,7 +79,7 @@ def _by_input(
 
 
 def _axes_of(name: object, given: int | Sequence[int], inputs: Mapping[str, TensorType]) -> tuple[int, ...]:
-    """The axes of one input, from the front, in order."""
+    """Return the bucket axes of one input, from the front, in order."""
     if not isinstance(name, str) or name not in inputs:
         raise unknown_name(WHERE, "input", str(name), inputs)
     rank = inputs[name].rank
@@ -135,8 +135,8 @@ class TrainingReport:
 def bounded(
     graph: Graph, axes: Axes, upper: int, *, gradients: bool = False, bucket_random: bool = False
 ) -> tuple[Graph, ExtentReport]:
-    """Return the graph with the hidden input `·extent` u32[1]: it computes what the graph would compute if its bucket
-    axes had so many entries, and zeros behind them.
+    """Return the graph with the hidden input `·extent` u32[1]: it computes the result for bucket axes with that number
+    of entries, and zeros after them.
 
     `axes` and `upper` are those of `resolve_bucket_axes`. `gradients`: attention is written such that it can be
     differentiated. `bucket_random`: random numbers along a bucket axis that is not the leading one may differ. Raises
@@ -167,7 +167,7 @@ def bounded_with_gradients(
 def _at_forward_node(
     error: ActiveExtentUnsupported, graph: Graph, first: ExtentReport, derivative: AutodiffReport
 ) -> ActiveExtentUnsupported:
-    """The error of a backward node, at the node of the user's graph whose gradient it belongs to."""
+    """Return the error of a backward node, at the node of the user's graph whose gradient it belongs to."""
     node = derivative.adjoint_of.get(error.node or 0, error.node or 0)
     own = first.origin.get(node, (None,))[0]
     source = graph.source(own) if own is not None else ()
@@ -178,8 +178,8 @@ def _at_forward_node(
 
 
 class _Pass:
-    """The state of one pass: the new graph, and by new id what is known of its nodes. `tails`: the value behind the
-    active entries, by axis, where it is known."""
+    """The state of one pass: the new graph, and the facts of its nodes by new id. `tails`: the value behind the active
+    entries, by axis, where it is known."""
 
     def __init__(self, graph: Graph, axes: Axes, setting: Setting, live: Mapping[int, Tag]) -> None:
         self.graph, self.axes, self.setting, self.live_before = graph, axes, setting, live
@@ -210,7 +210,7 @@ class _Pass:
         return self.made, report
 
     def _copied(self, node: Node) -> int:
-        """The node in the new graph, or what stands for it."""
+        """Return the node in the new graph, or the node that stands for it."""
         if node.op == "input" and node.name == EXTENT:
             return self.extent.id
         self.node, self.source, start = node, self.graph.source(node.id), len(self.made)
@@ -229,7 +229,7 @@ class _Pass:
 
     # one op
     def _placed(self, node: Node, inputs: tuple[int, ...], source: Source) -> int:
-        """Append the op with its masks, or what replaces it; as deep as composites are made of composites."""
+        """Append the op with its masks, or its replacement; recurses as deep as composites are nested."""
         start = len(self.made)
         types = [self.made.node(i).type for i in inputs]
         try:
@@ -272,7 +272,7 @@ class _Pass:
         return places[body.output_ids[0]]
 
     def _imposed(self, id: int, tags: Tags) -> int:
-        """An operand with the bucket axes that the other operands of a composite impose on it."""
+        """Return an operand with the bucket axes that the other operands of a composite impose on it."""
         for tag in tags:
             if tag not in self.states.get(id, ValueFacts()).tags:
                 id = self._masked(id, tag, 0.0)
@@ -284,7 +284,7 @@ class _Pass:
 
     # masks
     def _masked(self, id: int, tag: Tag, value: float) -> int:
-        """The node with `value` behind the active entries of a bucket axis."""
+        """Return the node with `value` after the active entries of a bucket axis."""
         key = id, tag.axis, value
         if self.tails.get(id, {}).get(tag.axis) == value:
             return id
@@ -299,7 +299,7 @@ class _Pass:
         return self.masks[key]
 
     def _live(self, tag: Tag, shape: tuple[int, ...]) -> Value:
-        """1 where the digit of a bucket axis is active, else 0, as f32[shape]."""
+        """Return f32[shape] that is 1 where the digit of a bucket axis is active, else 0."""
         key = tag, shape
         if key not in self.spread:
             extent, behind = shape[tag.axis], len(shape) - tag.axis - 1
@@ -319,7 +319,7 @@ class _Pass:
         return live
 
     def _know_tail(self, id: int) -> None:
-        """Note the number behind a bucket axis where a node selects by the axis and takes that number."""
+        """Record the number after a bucket axis where a node selects by the axis and takes that number."""
         node = self.made.node(id)
         if not REGISTRY[node.op].selects or node.inputs[0] not in self.live:
             return
@@ -331,7 +331,7 @@ class _Pass:
         self.tails[id] = {**kept, self.live[node.inputs[0]].axis: value}
 
     def _end_outputs(self) -> None:
-        """Zeros behind the active entries of every output."""
+        """Write zeros after the active entries of every output."""
         ends = []
         for old, name in zip(self.graph.output_ids, self.graph.output_names, strict=True):
             self.node, self.source, start = self.graph.node(old), self.graph.source(old), len(self.made)

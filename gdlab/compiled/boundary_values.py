@@ -1,4 +1,4 @@
-"""Take numbers in and give them out at the edge of a compiled graph, by the boundary dtypes of `base/formats`."""
+"""Convert numbers at the edge of a compiled graph, both ways, by the boundary dtypes of `base/formats`."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class OutputSlot:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An input or an output inside: its dtype there (f32 or u32), its buffer of the plan, and for an input of indices
-    what they must lie below. `packed`: the buffer of an output's 16-bit elements, two in a word, which are what is read
+    """An input or an output inside the graph: its dtype there (f32 or u32), its buffer of the plan, and for an input of
+    indices their bound. `packed`: the buffer of an output's 16-bit elements, two in a word, which are what is read
     back. `size`: its elements; `nbytes`: of its buffer; `kind`: its dtype inside, and that of its boundary; `direct`:
     whether its bytes are the same inside and outside. `landed`: the buffer that is read back and its bytes."""
 
@@ -78,7 +78,7 @@ class Port:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype in which it is given out."""
+        """The NumPy dtype of the returned array."""
         return bf16_numpy() if self.spec.dtype == "bf16" else BOUNDARY[self.spec.dtype]
 
 
@@ -109,7 +109,7 @@ def named_values(where: str, inputs: Any) -> dict[str, Any]:
 
 
 def accept(where: str, port: Port, data: Any) -> Array:
-    """Return data for an input as f32 or u32 numbers in its shape, C-contiguous; itself where it is that already."""
+    """Return data for an input as f32 or u32 numbers in its shape, C-contiguous; without a copy if it is that."""
     shape, what = port.spec.shape, repr(port.spec.name)
     usual = data.__class__ is np.ndarray and data.dtype == np.float32 and port.kind == ("f32", "f32")
     numbers = data if usual else entered(where, what, data, port.spec.dtype, port.dtype)
@@ -128,13 +128,13 @@ def _check_indices(where: str, what: str, numbers: Array, bound: int) -> None:
 
 
 def accept_bytes(where: str, port: Port, data: Any, dtype: str) -> Array:
-    """Return the numbers that little-endian bytes of `dtype` hold, as `accept` does."""
+    """Decode little-endian bytes of `dtype` to numbers for an input, as `accept` does."""
     return accept(where, port, from_bytes(where, repr(port.spec.name), data, dtype, port.size))
 
 
 # out ------------------------------------------------------------------------------------------------------------------
 def given_out(port: Port, numbers: Array) -> Array:
-    """Return f32 or u32 numbers, or 16-bit elements, as a fresh array of the boundary dtype."""
+    """Convert f32 or u32 numbers, or 16-bit elements, to a fresh array of the boundary dtype."""
     if port.direct:
         return numbers.copy()
     if numbers.itemsize == 2:
@@ -144,8 +144,7 @@ def given_out(port: Port, numbers: Array) -> Array:
 
 
 def typed_out(port: Port, numbers: Array, asked: str) -> bytes:
-    """Return f32 or u32 numbers, or 16-bit elements, as little-endian bytes of `asked`: of the values that the boundary
-    dtype shows."""
+    """Convert f32 or u32 numbers, or 16-bit elements, to little-endian bytes of `asked`, through the boundary dtype."""
     own = port.spec.dtype
     if numbers.itemsize == 2:
         if asked == own:
@@ -184,10 +183,10 @@ def check_targets(where: str, out: Any, ports: Sequence[Port]) -> list[Array | N
     return given
 
 
-# where outputs lie ----------------------------------------------------------------------------------------------------
+# places of outputs ----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class OutputLayout:
-    """The place of outputs in memory that they are copied to: (output, byte offset) pairs, and the bytes in all.
+    """The places of outputs in the memory that they are copied to: (output, byte offset) pairs, and the bytes in all.
     `pieces`: (buffer, bytes, byte offset) of what is copied."""
 
     places: tuple[tuple[Port, int], ...]
@@ -199,7 +198,7 @@ class OutputLayout:
 
 
 def layout_of(ports: Iterable[Port], start: int = 0, alignment: int = 16) -> OutputLayout:
-    """Place what is read back of outputs one after the other."""
+    """Place the parts of outputs that are read back, one after the other."""
     places, at = [], start
     for port in ports:
         places.append((port, at))

@@ -1,4 +1,4 @@
-"""Keep a graph compiled for a few extents, and run it on as many rows as there are: `BucketedCompileCache`."""
+"""Compile a graph for a few extents, and run it on any number of rows: `BucketedCompileCache`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ Build = Callable[[int], Graph | tuple[Graph, Params]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheRunInput:
-    """An input of `run_padded_mixed`: rows of `row_inner` elements, which are padded; None: data as the graph takes
-    it."""
+    """An input of `run_padded_mixed`: rows of `row_inner` elements, which are padded; None: data without padding."""
 
     name: str
     data: Any
@@ -87,7 +86,7 @@ class BucketedCompileCache:
 
     @property
     def compiled_count(self) -> int:
-        """The number of buckets that are compiled now."""
+        """The number of buckets that are compiled at present."""
         return len(self._compiled)
 
     @kinds(key=INTEGER)
@@ -193,7 +192,7 @@ class BucketedCompileCache:
         self, key: int, actual_rows: int, build: Build, inputs: Iterable[CacheRunInput],
         output_inners: Sequence[int] = (),
     ) -> tuple[int, list[Array]] | None:  # fmt: skip
-        """`run_padded` with inputs of which some are not padded."""
+        """Run a bucket as `run_padded` does, with some inputs that are not padded."""
         given = list(inputs)
         for entry in given:
             check_kind("run_padded_mixed", "an entry of inputs", entry, MIXED)
@@ -235,7 +234,7 @@ MIXED = instance(CacheRunInput, "CacheRunInput(name, data, row_inner)")
 
 
 def _padded(graph: CompiledGraph, input: CacheRunInput, rows: int, upper: int) -> Any:
-    """Return the data of an input as the graph takes it."""
+    """Return the data of an input, padded if it has rows."""
     what, inner = f"input {input.name!r}", input.row_inner
     if inner is None:
         return input.data
@@ -251,7 +250,7 @@ def _padded(graph: CompiledGraph, input: CacheRunInput, rows: int, upper: int) -
 
 
 def _checked_inners(graph: CompiledGraph, inners: Sequence[int], upper: int) -> list[int]:
-    """Return the elements of a row of each output, 0 of what is returned whole."""
+    """Return the elements of a row of each output, 0 for outputs that are returned whole."""
     given, count = list(inners), len(graph.signature.outputs)
     if len(given) > count:
         raise ArgumentError("run_padded", "output_inners", plural(len(given), "entry"), f"at most {count}")

@@ -69,7 +69,7 @@ def power_of_two_buckets(min: int, max: int) -> tuple[range, ...]:
 
 # rows -----------------------------------------------------------------------------------------------------------------
 def pad_rows(data: Any, inner: int, upper: int) -> Array:
-    """Return the rows of `inner` elements each as a flat array of `upper` rows, zeros behind them.
+    """Return the rows of `inner` elements each as a flat array of `upper` rows, padded with zeros.
 
     Raises `ShapeError` for elements that are no whole rows and for more than `upper` rows.
     """
@@ -95,7 +95,7 @@ def slice_rows(data: Any, inner: int, actual: int) -> Array:
 
 
 def _rows(where: str, data: Any, inner: int) -> tuple[Array, int]:
-    """The elements one behind the other, and how many rows they are."""
+    """Return the elements as a flat array, and the number of rows."""
     flat = np.ravel(np.asarray(data))
     if inner < 1:
         raise ShapeError(where, "inner", inner, "1 element per row or more")

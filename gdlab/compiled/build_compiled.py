@@ -52,7 +52,7 @@ def build_compiled_graph(
     bucket_random: bool = False,
     cache: str | os.PathLike[str] | None = None,
 ) -> CompiledGraph:
-    """Return a copy of the graph compiled for a device, to be called as a function.
+    """Compile a copy of the graph for a device, and return it as a function to be called.
 
     `optimize` and `cache` are those of `SessionConfig`. `boundary`: dtypes of inputs and outputs outside, by name;
     inside are f32 and u32. `bucket_axes`: axes of inputs of which a run uses the first entries (`set_active_extent`),
@@ -71,7 +71,7 @@ def build_compiled_graph(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompiledOptions:
-    """The arguments of `build_compiled_graph` that say what is compiled."""
+    """The arguments of `build_compiled_graph` that determine the compiled code."""
 
     device: DeviceLike
     optimize: Mapping[str, Any] | None
@@ -86,7 +86,7 @@ def build_graph(
     graph: Graph, options: CompiledOptions, other: CompiledGraph | Session | None, shared: Collection[str] | None,
     max_in_flight: int, landing_bytes: int, strict_views: bool, moe_transient: int = 1,
 ) -> CompiledGraph:  # fmt: skip
-    """Return a compiled graph; `shared`: the parameters that are those of `other` (None: all)."""
+    """Compile a graph; `shared`: the parameters that it shares with `other` (None: all)."""
     written, axes, upper, layers = _written(graph, options)
     boundary = _checked_boundary(written, options.boundary)
     optimize = None if options.optimize is None else dict(options.optimize)
@@ -121,7 +121,7 @@ def compile_session(session: Session, **options: Any) -> CompiledGraph:
 
 
 def load_compiled_graph(path: str | os.PathLike[str], device: DeviceLike = "auto") -> CompiledGraph:
-    """Return the compiled graph that `CompiledGraph.save` wrote: nothing is optimized or lowered. `"auto"`: the kind of
+    """Load the compiled graph that `CompiledGraph.save` wrote; nothing is optimized or lowered. `"auto"`: the kind of
     device that it was compiled for. A file that is damaged, of another version, or of another target than the device
     raises `LoadError`, and nothing is opened."""
     saved = read_saved(path)
@@ -144,12 +144,12 @@ def load_compiled_graph(path: str | os.PathLike[str], device: DeviceLike = "auto
 
 
 def _digest(target: Target) -> str:
-    """Return 8 digits that differ where targets do."""
+    """Return 8 digits that differ between targets."""
     return hashlib.sha256(repr(target).encode()).hexdigest()[:8]
 
 
 def _signature(session: Session, edge: SavedBoundary) -> GraphSignature:
-    """Return the edge of a graph that is opened from a file."""
+    """Return the signature of a graph that is loaded from a file."""
     graph, plan = session.plan().graph, session.plan()
     names = [name for name in session.values.places.inputs if not name.startswith(HIDDEN)]
     inputs = _input_ports(session.values, dict(zip(names, edge.inputs, strict=True)))
@@ -179,7 +179,7 @@ def _checked_limits(max_in_flight: object, landing_bytes: object, moe_transient:
 def _checked_boundary(graph: Graph, boundary: Mapping[str, str | DType]) -> dict[str, str]:
     if not isinstance(boundary, Mapping):
         raise ArgumentError(WHERE, "boundary", type(boundary).__name__, "a dict of dtypes by input or output name")
-    known = [*(node.name for node in graph.inputs if not node.name.startswith(HIDDEN)), *_shown(graph)]
+    known = [*(node.name for node in graph.inputs if not node.name.startswith(HIDDEN)), *_visible_names(graph)]
     for name in boundary:
         if name not in known:
             raise unknown_name(WHERE, "input or output", str(name), known)
@@ -199,7 +199,7 @@ def _session_of(other: CompiledGraph | Session | None) -> Session | None:
 def _written(
     graph: Graph, options: CompiledOptions
 ) -> tuple[Graph, Mapping[str, tuple[int, ...]], int | None, tuple[ExpertLayer, ...]]:
-    """Return the graph whose outputs are all that runs give, and hidden ones behind them; its bucket axes by input,
+    """Return the graph whose outputs are all that runs return, with hidden ones after them; its bucket axes by input,
     their extent, and its layers of experts."""
     if not isinstance(graph, Graph):
         raise GraphError(WHERE, "graph", type(graph).__name__, "a Graph")
@@ -259,18 +259,18 @@ def _with_plain_gradients(graph: Graph) -> Graph:
 
 
 def _names(graph: Graph) -> list[str]:
-    """Return the names of the outputs; of one without a name `out{i}`."""
+    """Return the names of the outputs, `out{i}` for one without a name."""
     return [name or f"out{i}" for i, name in enumerate(graph.output_names)]
 
 
-def _shown(graph: Graph) -> list[str]:
+def _visible_names(graph: Graph) -> list[str]:
     """Return the names of the outputs that are not hidden."""
     return [name for name in _names(graph) if not name.startswith(HIDDEN)]
 
 
 def _rounded(graph: Graph, boundary: Mapping[str, str]) -> Graph:
-    """Return the graph with outputs of 16-bit boundaries rounded, so that what lies on the device is what is shown, and
-    their elements in 16 bits as hidden outputs behind all others, so that half the bytes are read back."""
+    """Return the graph with outputs of 16-bit boundaries rounded, so that the device holds the values returned, and
+    with their elements in 16 bits as hidden outputs after all others, so that half the bytes are read back."""
     halves = {name for name, dtype in boundary.items() if dtype in ("f16", "bf16")}
     if not halves & set(_names(graph)):
         return graph
@@ -310,9 +310,9 @@ def _output_dtypes(graph: Graph, boundary: Mapping[str, str]) -> list[str]:
 
 
 def _output_ports(graph: Graph, session: Session, dtypes: Sequence[str]) -> tuple[tuple[Port, ...], dict[str, Port]]:
-    """Return the outputs in order, and the hidden ones behind them by name."""
+    """Return the outputs in order, and after them the hidden ones by name."""
     rows = zip(graph.outputs, _names(graph), session.plan().output_buffers, dtypes, strict=True)
     ports = [Port(TensorSpec(name, v.shape, dtype), v.type.dtype, buffer) for v, name, buffer, dtype in rows]
-    count = len(_shown(graph))
+    count = len(_visible_names(graph))
     hidden = {port.spec.name: port for port in ports[count:]}
     return tuple(with_packed(ports[:count], hidden)), hidden

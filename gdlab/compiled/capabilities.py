@@ -1,4 +1,4 @@
-"""State which of the features of compiled graphs work on a device."""
+"""State the features of compiled graphs that work on a device."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Capabilities:
 
 
 def capabilities_of(kind: type, device: Device, max_in_flight: int, timestamps: bool) -> Capabilities:
-    """Return what a class of compiled graphs can do on a device: a feature is there when all of its methods are."""
+    """Return the capabilities of a class of compiled graphs on a device: a feature works if its methods exist."""
     flags = {feature: all(hasattr(kind, name) for name in methods) for feature, methods in METHODS.items()}
     return Capabilities(
         **flags, boundary_dtypes=tuple(BOUNDARY), timestamps=timestamps, max_in_flight=max_in_flight,

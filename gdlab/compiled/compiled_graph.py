@@ -74,10 +74,10 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphSignature:
-    """The edge of a compiled graph, and the options that its copies have too. `states`: parameters that the graph
-    writes; `axes`: the bucket axes by input, `upper`: their extent; `landing_bytes`: the most that pipelined outputs
-    take at a time. `layers` of experts, whose choices are `hidden` outputs, and how many experts come from the host at
-    a time."""
+    """The signature of a compiled graph: its inputs, outputs and parameters, and the options that copies share.
+    `states`: parameters that the graph writes; `axes`: the bucket axes by input, `upper`: their extent;
+    `landing_bytes`: the most that pipelined outputs take at a time. `layers` of experts, whose choices are `hidden`
+    outputs, and how many experts come from the host at a time."""
 
     inputs: Mapping[str, Port]
     outputs: tuple[Port, ...]
@@ -93,7 +93,7 @@ class GraphSignature:
     moe_transient: int = 1
 
     def over(self, session: Session) -> GraphSignature:
-        """Return the same edge over another session, whose plan has the same inputs and outputs."""
+        """Return the same signature over another session, whose plan has the same inputs and outputs."""
         places, buffers = session.values.places.inputs, iter(session.plan().output_buffers)
         inputs = {name: replace(port, buffer=places[name]) for name, port in self.inputs.items()}
         outputs = tuple(replace(port, buffer=next(buffers)) for port in self.outputs)
@@ -134,7 +134,7 @@ class CompiledGraph(Closing):
         self._slots = tuple((slot.byte_offset, slot.num_elements) for slot in self.launcher.slots)
 
     def _open(self, masks: Sequence[Mask], before: Mapping[str, int]) -> None:
-        """Begin anew over `session`: the parts that forwards are made with. `before`: totals of an earlier session."""
+        """Rebuild the parts that make forwards, over `session`. `before`: totals of an earlier session."""
         session, of = self.session, self.signature
         self.experts = Residency(session, of.layers, of.hidden, masks)
         self.launcher = Launcher(session, of.inputs, of.outputs, of.upper, self.views, self.experts)
@@ -148,7 +148,7 @@ class CompiledGraph(Closing):
     # identity ---------------------------------------------------------------------------------------------------------
     @property
     def device(self) -> DeviceInfo:
-        """The kind and name of the device, and why it was chosen."""
+        """The kind and name of the device, and the reason for its choice."""
         return self.session.loaded.device.info
 
     @property
@@ -158,7 +158,7 @@ class CompiledGraph(Closing):
 
     @property
     def graph(self) -> Graph:
-        """The graph that is compiled, as the optimizer left it."""
+        """The compiled graph, after the optimizer."""
         return self.plan.graph
 
     @property
@@ -173,7 +173,7 @@ class CompiledGraph(Closing):
 
     @property
     def params(self) -> tuple[TensorSpec, ...]:
-        """The parameters, in the order in which they were declared; dtype: that in which they are stored."""
+        """The parameters, in the order in which they were declared, with their storage dtype."""
         return self.signature.params
 
     @property
@@ -183,7 +183,7 @@ class CompiledGraph(Closing):
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """The names of the outputs; of one without a name `out{i}`."""
+        """The names of the outputs, `out{i}` for one without a name."""
         return tuple(port.spec.name for port in self.signature.outputs)
 
     @property
@@ -222,19 +222,19 @@ class CompiledGraph(Closing):
         self._alone("draw", set_draw)
 
     def counters(self) -> dict[str, int]:
-        """Return running totals, counted where the work is done; `arenas_retired`: memory that views outlived."""
+        """Return running totals, counted where the work is done; `arenas_retired`: memory kept alive by views."""
         own = {"arenas_retired": self.views.retired_count, "moe_sync_points": self.experts.sync_points}
         return {**self.session.traffic.as_dict(), **own}
 
     def last_run_stats(self) -> dict[str, int]:
-        """Return what the last forward added to the counters, and the `extent` that it ran at (−1: no bucket axes)."""
+        """Return what the last forward added to the counters, and its `extent` (−1: no bucket axes)."""
         upper, extent = self.signature.upper, self.launcher.last_extent
         at = -1 if upper is None else upper if extent is None else extent
         return {**self.launcher.last_stats(), "extent": at}
 
     def memory_summary(self) -> dict[str, int]:
-        """Return the session's summary as a dict, and beside it the bytes of the plan's memory, of values that host
-        handles keep, of the arena and of retired ones."""
+        """Return the session's summary as a dict, with the bytes of the plan's memory, of values of host handles, of
+        the arena and of retired ones."""
         arena, summary = self.views.current, self.session.memory_summary()
         resident_bytes, host_bytes = self.experts.bytes()
         return {
@@ -248,7 +248,7 @@ class CompiledGraph(Closing):
         }
 
     def capabilities(self) -> Capabilities:
-        """Return which features work here: computed from the methods that there are, and asked of the device."""
+        """Return the features that work here, computed from the existing methods and the device."""
 
         def timed() -> bool:
             program = self.session.loaded.program
@@ -264,8 +264,8 @@ class CompiledGraph(Closing):
         def doc(self, name: str = "graph") -> Any: ...
 
     def profile(self, runs: int = 3, inputs: Any = NONE) -> SessionProfile:
-        """Time every dispatch of `runs` forwards with these inputs (those of handles where none is given). They do not
-        count: outputs, states, handles, `epoch`, `draw` and counters of forwards stay as they are."""
+        """Time every dispatch of `runs` forwards with these inputs (by default those of handles). They do not count:
+        outputs, states, handles, `epoch`, `draw` and counters of forwards stay as they are."""
         count, request = check_samples("profile", "runs", runs), self.launcher.resolve("profile", inputs)
 
         def timed() -> SessionProfile:
@@ -292,7 +292,7 @@ class CompiledGraph(Closing):
         return f"<CompiledGraph: {self.device.kind}, {told}, {'closed' if self.closed else f'run {self.epoch}'}>"
 
     def _alone(self, where: str, function: Callable[[], T]) -> T:
-        """Run `function` in the turn of the device, after everything asked for before."""
+        """Run `function` on the owner thread of the device, after all earlier calls."""
         self._check_open(where)
         try:
             return self.launcher.exclusively(function)
@@ -300,7 +300,7 @@ class CompiledGraph(Closing):
             self._warn()
 
     def _warn(self) -> None:
-        """Warn of views that the last forwards outlived, at the user's line."""
+        """Warn of views that were still in use when the last forwards ran, at the user's line."""
         if self.views.waiting():
             for text in self.views.take_warnings():
                 warnings.warn(text, StaleViewWarning, stacklevel=stack_level())
@@ -310,7 +310,7 @@ class CompiledGraph(Closing):
             raise SessionError(where, "compiled graph", "closed", "an open one")
 
     def share(self, other: CompiledGraph) -> None:
-        """Note that parameters are those of another graph: neither runs while the other's are written."""
+        """Share parameters with another graph: neither runs while the other's are written."""
         other.sharers.add(self.session.loaded.turn)
         other.kin.add(self)
         self.sharers, self.kin = other.sharers, other.kin
@@ -333,17 +333,17 @@ class CompiledGraph(Closing):
         return self._alone("run", lambda: self.launcher.run_numbers(request, lambda p, n: _filled(next(targets), p, n)))
 
     def run_request(self, request: LaunchRequest) -> list[Array]:
-        """`run` of inputs that are resolved, at an extent of their own."""
+        """Run with inputs that are resolved, at the extent of the request."""
         return self._alone(request.where, lambda: self.launcher.run(request, self.launcher.all))
 
     def __call__(self, **inputs: Any) -> Array | dict[str, Array]:
-        """`run` with inputs by name: one array where there is one output, else arrays by output name."""
+        """Run with inputs by name; return one array if there is one output, else arrays by output name."""
         arrays = self.run(inputs)
         return arrays[0] if len(arrays) == 1 else dict(zip(self.output_names, arrays, strict=True))
 
     @kinds(indices=SEVERAL)
     def run_read_outputs(self, inputs: Any, indices: Iterable[int]) -> list[Array | None]:
-        """`run` that reads back the outputs asked for alone; None for the others."""
+        """Run, and read back the requested outputs alone; None for the others."""
         where, outputs = "run_read_outputs", self.signature.outputs
         wanted = sorted({check_index(where, index, len(outputs)) for index in indices})
         request, layout = self.launcher.resolve(where, inputs), layout_of(outputs[i] for i in wanted)
@@ -369,7 +369,7 @@ class CompiledGraph(Closing):
         return self._alone(where, read)
 
     def run_typed(self, inputs: Any, out_dtypes: Sequence[str | None] | None = None) -> list[tuple[bytes, str]]:
-        """`run` in little-endian bytes: `inputs` are (name, bytes, dtype), or name → (bytes, dtype); the results are
+        """Run on little-endian bytes: `inputs` are (name, bytes, dtype), or name → (bytes, dtype); the results are
         (bytes, dtype), in the boundary dtypes or those asked for (None: the boundary's)."""
         where, outputs = "run_typed", self.signature.outputs
         request = self.launcher.resolve(where, _typed_pairs(where, inputs), _accept_typed)
@@ -386,7 +386,7 @@ class CompiledGraph(Closing):
 
     # outputs where they landed ----------------------------------------------------------------------------------------
     def run_raw(self, inputs: Any = NONE) -> list[RawOutput]:
-        """Run the graph and return its outputs where they landed, not copied; valid until the next forward."""
+        """Run the graph and return its outputs without a copy; valid until the next forward."""
         arena = self._run_into_arena(self.launcher.resolve("run_raw", inputs))
         return [
             RawOutput(s.index, s.name, s.dtype, s.shape, s.nbytes, arena.epoch, arena, s.byte_offset)
@@ -408,7 +408,7 @@ class CompiledGraph(Closing):
         return self._alone(request.where, lambda: self.launcher.run_into_arena(request))
 
     def arena_ptr(self) -> int:
-        """Return the address of the arena of the last forward, where that was `run_raw` or `run_slots`."""
+        """Return the address of the arena of the last forward, if that was `run_raw` or `run_slots`."""
         self._check_open("arena_ptr")
         return self.views.filled("arena_ptr").address
 
@@ -424,7 +424,7 @@ class CompiledGraph(Closing):
         self._write(lambda: self._set(name, data, "set_param"))
 
     def set_param_typed(self, name: str, data: Any, dtype: str) -> None:
-        """Set a parameter from little-endian bytes of `dtype`; of its own storage dtype in the very words."""
+        """Set a parameter from little-endian bytes of `dtype`; bytes of its own storage dtype are stored unchanged."""
         where = "set_param_typed"
         types = self.whole_plan.param_types
         type = types.get(name) if isinstance(name, str) else None
@@ -437,7 +437,7 @@ class CompiledGraph(Closing):
         self._write(lambda: self._set(name, numbers, where))
 
     def _set(self, name: str, data: Any, where: str) -> None:
-        """Set a parameter; of experts all, those on the host too."""
+        """Set a parameter; of experts all matrices, those on the host too."""
         if not isinstance(name, str) or name not in self.experts.split:
             return self.session.values.set_parameter(name, data, where)
         full = as_array(where, name, data, self.whole_plan.param_types[name])
@@ -502,7 +502,7 @@ class CompiledGraph(Closing):
         write_saved(path, SavedGraph(self.whole_plan, edge, {names[b]: data for b, data in stored.items()}))
 
     def load_stored(self, stored: Mapping[str, Array], unset: Collection[str]) -> None:
-        """Take over parameters as a file holds them, by the name under which the plan stores them."""
+        """Write parameters as a file holds them, by the name under which the plan stores them."""
         places = dict(self.plan.stored_params)
         buffers = {places[name]: data for name, data in stored.items()}
         self._write(lambda: self._store(buffers, unset))
@@ -513,24 +513,24 @@ class CompiledGraph(Closing):
         self._write(lambda: self._whole(lambda: self.session.save_checkpoint(path)))
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Take the parameters from a checkpoint, of a session of the same parameters too, all or none."""
+        """Load the parameters from a checkpoint, also from one of a session with the same parameters, all or none."""
         self._write(lambda: self._whole(lambda: self.session.load_checkpoint(path)))
 
     def snapshot(self) -> CheckpointContent:
-        """Return the parameters as they are after everything launched, in memory: what `restore` takes."""
+        """Return the parameters after all launched forwards, in memory, for `restore`."""
         self._alone("snapshot", lambda: self.flights.finish(False))
         if unset := self.session.values.parameters_without_value():
             raise ParamNotSetError("snapshot", "parameters", f"no value for {listed(unset)}", REMEDY)
         return self._alone("snapshot", lambda: self._whole(lambda: self.session.snapshot()))
 
     def restore(self, snapshot: CheckpointContent) -> None:
-        """Go back to the parameters of a snapshot; `draw` and `epoch` go on."""
+        """Restore the parameters of a snapshot; `draw` and `epoch` go on."""
         self._write(lambda: self._whole(lambda: self.session.restore(snapshot, self.session.step_count)))
 
     # host handles -----------------------------------------------------------------------------------------------------
     def bind_handle(self, name: str, data: Any) -> bool:
-        """Keep a value: of an input, its default for later runs; of `out{i}`, that output after every forward. An input
-        that is named `out{i}` becomes that output after every forward."""
+        """Keep a value: for an input, its default in later runs; for `out{i}`, that output after every forward. An
+        input that is named `out{i}` becomes that output after every forward."""
         where = "bind_handle"
         port = self.handles.port_of(name)
         if port is None:
@@ -544,7 +544,7 @@ class CompiledGraph(Closing):
         return True
 
     def read_handle(self, name: str) -> Array | None:
-        """Return a copy of a host handle's value, after pending work; None of what is not bound."""
+        """Return a copy of a host handle's value, after pending work; None if it is not bound."""
 
         def read() -> Array | None:
             port = self.handles.port_of(name)
@@ -568,7 +568,7 @@ class CompiledGraph(Closing):
         return True
 
     def unbind_handle(self, name: str) -> bool:
-        """Drop a host handle; False of what is not bound."""
+        """Drop a host handle; return False if it is not bound."""
         return self._alone("unbind_handle", lambda: self.handles.unbind(name))
 
     # gpu handles ------------------------------------------------------------------------------------------------------
@@ -581,7 +581,7 @@ class CompiledGraph(Closing):
         return True
 
     def has_gpu_handle(self, name: str) -> bool:
-        """Whether an input has a gpu handle."""
+        """Return whether an input has a gpu handle."""
         self._check_open("has_gpu_handle")
         return isinstance(name, str) and name in self.handles.gpu
 
@@ -592,14 +592,14 @@ class CompiledGraph(Closing):
         return True
 
     def clear_gpu_handle_feed(self, name: str) -> bool:
-        """Feed a gpu handle no more; it keeps its value. Whether it was fed."""
+        """Stop feeding a gpu handle; it keeps its value. Return whether it was fed."""
         self._check_open("clear_gpu_handle_feed")
         if not isinstance(name, str) or name not in self.handles.gpu:
             raise unknown_name("clear_gpu_handle_feed", "gpu handle", str(name), self.handles.gpu)
         return self._alone("clear_gpu_handle_feed", lambda: self.handles.feeds.pop(name, None) is not None)
 
     def read_gpu_handle(self, name: str) -> Array | None:
-        """Return a copy of a gpu handle's value, after pending work; None of what is not bound."""
+        """Return a copy of a gpu handle's value, after pending work; None if it is not bound."""
 
         def read() -> Array | None:
             if not isinstance(name, str) or name not in self.handles.gpu:
@@ -610,11 +610,11 @@ class CompiledGraph(Closing):
         return self._alone("read_gpu_handle", read)
 
     def unbind_gpu_handle(self, name: str) -> bool:
-        """Drop a gpu handle and its feed; False of what is not bound."""
+        """Drop a gpu handle and its feed; return False if it is not bound."""
         return self._alone("unbind_gpu_handle", lambda: self.handles.unbind_on_device(name))
 
     def run_feed_gpu_handle(self, inputs: Any, name: str, output_index: int) -> Array:
-        """Set the feed of a gpu handle, which stays, run the graph, and return that output, which alone is read."""
+        """Set the feed of a gpu handle, which stays, run the graph, and read that output alone."""
         where = "run_feed_gpu_handle"
         index = self.handles.check_feed(where, name, output_index)
         request, layout = self.launcher.resolve(where, inputs), layout_of([self.signature.outputs[index]])
@@ -647,9 +647,8 @@ class CompiledGraph(Closing):
         return self._memory("output_buffer", self._output_slot("output_buffer", index))
 
     def bind_input(self, name: str, memory: Any) -> bool:
-        """Read an input from memory of somebody else on this device, such as `other.output_buffer(0)`, without a copy;
-        it is a gpu handle from now on, until `unbind_gpu_handle`. Its numbers are f32 or u32; indices are not
-        checked."""
+        """Read an input from other memory on this device, such as `other.output_buffer(0)`, without a copy; it is a gpu
+        handle from now on, until `unbind_gpu_handle`. Its numbers are f32 or u32; indices are not checked."""
         where = "bind_input"
         port = self._slot(where, self.signature.inputs.get(name) if isinstance(name, str) else None, name)
         if not port.direct:
@@ -663,8 +662,8 @@ class CompiledGraph(Closing):
         return True
 
     def bind_output(self, index: int, memory: Any) -> bool:
-        """Write an output to memory of somebody else on this device, such as `other.input_buffer("x")`, from the next
-        forward on; None: to memory of its own again, whose contents are old. Whether anything changed."""
+        """Write an output to other memory on this device, such as `other.input_buffer("x")`, from the next forward on;
+        None: to memory of its own again, whose contents are old. Whether anything changed."""
         where = "bind_output"
         port = self._output_slot(where, index)
 
@@ -684,7 +683,7 @@ class CompiledGraph(Closing):
         return port
 
     def _output_slot(self, where: str, index: object) -> Port:
-        """Return an output whose numbers inside are those of its boundary."""
+        """Return an output whose numbers on the device are those of its boundary dtype."""
         outputs = self.signature.outputs
         known = isinstance(index, (int, np.integer)) and not isinstance(index, bool) and 0 <= index < len(outputs)
         port = self._slot(where, outputs[int(index)] if known else None, index)  # type: ignore[call-overload]
@@ -730,7 +729,7 @@ class CompiledGraph(Closing):
         return 0 if self.closed else self.flights.pending()
 
     def sync_pending(self) -> None:
-        """Wait for all forwards; raises the first error of a commit, once."""
+        """Wait for all forwards; raise the first error of a commit, once."""
         self._alone("sync_pending", self.flights.finish)
 
     def read_outputs(self) -> list[Array]:
@@ -785,14 +784,14 @@ class CompiledGraph(Closing):
 
     # experts ----------------------------------------------------------------------------------------------------------
     def set_moe_resident_experts(self, mask: Sequence[bool]) -> None:
-        """Keep the experts that the mask tells on the device, in every layer, and the others on the host; those behind
-        it stay on the device. An empty mask: all. Results keep their bits."""
+        """Keep the experts that the mask selects on the device, in every layer, and the others on the host; experts
+        after its end stay on the device. An empty mask: all. Results keep their bits."""
         where = "set_moe_resident_experts"
         checked = checked_mask(where, mask, max(layer.most for layer in self._layers(where)))
         self._set_masks(where, [checked[: layer.most] for layer in self.signature.layers])
 
     def set_moe_resident_experts_per_layer(self, masks: Sequence[Sequence[bool]]) -> None:
-        """`set_moe_resident_experts` with a mask for each layer in order; layers behind keep all on the device."""
+        """Set a mask per layer in order, as `set_moe_resident_experts` does; later layers keep all on the device."""
         where = "set_moe_resident_experts_per_layer"
         layers = self._layers(where)
         given = list(masks) if isinstance(masks, (list, tuple)) else None
@@ -804,14 +803,14 @@ class CompiledGraph(Closing):
         self._set_masks(where, [*checked, *[()] * (len(layers) - len(checked))])
 
     def enable_moe_topk_capture(self, num_experts: int) -> bool:
-        """Keep, from the next forward on, what the router chose in each layer with so many experts. False, and nothing
-        is kept, where no top-k reaches such a layer."""
+        """Record the router's choices in each layer with `num_experts` experts, from the next forward on. False, and
+        nothing is kept, where no top-k reaches such a layer."""
         if isinstance(num_experts, bool) or not isinstance(num_experts, (int, np.integer)):
             raise ArgumentError("enable_moe_topk_capture", "num_experts", repr(num_experts), "an int")
         return self._alone("enable_moe_topk_capture", lambda: self.experts.capture(int(num_experts)))
 
     def disable_moe_topk_capture(self) -> None:
-        """Keep nothing from the next forward on."""
+        """Stop recording from the next forward on."""
 
         def disable() -> None:
             self.experts.captured = None
@@ -819,13 +818,11 @@ class CompiledGraph(Closing):
         self._alone("disable_moe_topk_capture", disable)
 
     def take_moe_topk_capture(self) -> list[Array] | None:
-        """Return what the router chose in the last forward: u32 by layer, tokens × k, flat; then None until the
-        next."""
+        """Return the router's choices in the last forward: u32 by layer, tokens × k, flat; then None until the next."""
         return self._alone("take_moe_topk_capture", self.experts.take_capture)
 
     def take_moe_residency_stats(self) -> MoeResidencyStats | None:
-        """Return how many experts and rows of the last forward were on the device and on the host; then None until the
-        next."""
+        """Return experts and rows of the last forward on the device and on the host; then None until the next."""
         return self._alone("take_moe_residency_stats", self.experts.take_stats)
 
     def _layers(self, where: str) -> tuple[ExpertLayer, ...]:
@@ -834,7 +831,7 @@ class CompiledGraph(Closing):
         return self.signature.layers
 
     def _set_masks(self, where: str, masks: Sequence[Mask]) -> None:
-        """Move experts between device and host; where their number changes, over another plan of the same graph."""
+        """Move experts between device and host; if their number changes, with another plan of the same graph."""
         self.experts.check_masks(where, masks)
         others = [one for one in snapshot(self.kin) if one is not self and not getattr(one, "closed", False)]
         if others and self.experts.splits(masks):
@@ -842,7 +839,7 @@ class CompiledGraph(Closing):
         self._write(lambda: self._alone(where, lambda: self._move_experts(masks)))
 
     def _move_experts(self, masks: Sequence[Mask]) -> None:
-        """Open the plan that has room for the resident experts, and take over everything that a caller sees."""
+        """Open the plan with room for the resident experts, and move all state that a caller sees."""
         self.flights.finish(False)
         old, launcher, experts = self.session, self.launcher, self.experts
         session = self.experts.session_of(self.whole_plan, masks, self.signature.moe_transient)
@@ -863,7 +860,7 @@ class CompiledGraph(Closing):
         old.close()
 
     def _whole(self, function: Callable[[], T]) -> T:
-        """Run `function` while all experts lie on the device; called in the turn of the device."""
+        """Run `function` while all experts lie on the device; called on the owner thread."""
         masks = self.experts.masks
         if not self.experts.split:
             return function()
@@ -892,7 +889,7 @@ class CompiledGraph(Closing):
         return self.clone()
 
     def clone_from(self, other: CompiledGraph) -> None:
-        """Take over the values of another compiled graph of the same plan and kind of device, as `clone` does."""
+        """Copy the values of another compiled graph of the same plan and kind of device, as `clone` does."""
         if not isinstance(other, CompiledGraph) or other.closed:
             given = "a closed one" if isinstance(other, CompiledGraph) else type(other).__name__
             raise SessionError("clone_from", "compiled graph", given, "an open CompiledGraph")
@@ -919,12 +916,12 @@ class CompiledGraph(Closing):
 
     def _take(self, other: CompiledGraph) -> None:
         """Copy the values of another graph of the same plan, by way of the host."""
-        held = other._alone("clone", other._held)
+        held = other._alone("clone", other._transferred)
         if held.masks != self.experts.masks:
             self._set_masks("clone_from", held.masks)
         self._alone("clone", lambda: self._hold(held))
 
-    def _held(self) -> TransferredValues:
+    def _transferred(self) -> TransferredValues:
         stored, unset = self._stored()
         experts = self.experts
         matrices = {name: experts.read(name) for name in experts.split}
@@ -941,7 +938,7 @@ class CompiledGraph(Closing):
         return stored, unset
 
     def _store(self, stored: Mapping[int, Array], unset: Collection[str]) -> None:
-        """Write parameters by buffer, and note which have a value."""
+        """Write parameters by buffer, and record which have a value."""
         program, plan = self.session.loaded.program, self.plan
         for buffer, data in stored.items():
             if plan.buffers[buffer].dtype.is_storage:
@@ -965,9 +962,9 @@ class CompiledGraph(Closing):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransferredValues:
-    """The values of a compiled graph, for another one of the same plan. `stored`: parameters by buffer, those of
-    storage dtypes as words; `unset`: parameters without a value; `matrices`: the weights of which some experts lie on
-    the host."""
+    """The values of a compiled graph, to be copied to another one of the same plan. `stored`: parameters by buffer,
+    those of storage dtypes as words; `unset`: parameters without a value; `matrices`: the weights of which some experts
+    lie on the host."""
 
     stored: Mapping[int, Array]
     unset: frozenset[str]
@@ -1008,7 +1005,7 @@ def _accept_typed(where: str, port: Port, given: Any) -> Array:
 
 
 def _checked_extent(where: str, extent: object, upper: int) -> int:
-    """Return the active extent of an (actual, upper) pair; of None `upper`."""
+    """Return the active extent of an (actual, upper) pair; for None, `upper`."""
     if extent is None:
         return upper
     pair = list(extent) if isinstance(extent, (tuple, list)) else []

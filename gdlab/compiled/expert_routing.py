@@ -1,4 +1,4 @@
-"""Find the mixture-of-experts layers of a graph, and tell which experts the rows of a forward chose.
+"""Find the mixture-of-experts layers of a graph, and report the experts that the rows of a forward chose.
 
 A layer is all `grouped_matmul` nodes whose numbers of experts have one source. The numbers, and the top-k that they
 come from, are hidden outputs behind those of the graph: they lie on the device and are read when somebody asks.
@@ -28,8 +28,8 @@ TABLE = f"{HIDDEN}moe.table."  # before the name of the parameter whose pages it
 @dataclass(frozen=True, slots=True)
 class ExpertLayer:
     """A layer: its number, the experts of each of its products in order, the parameters that are their weights (none
-    where one is not a parameter of its own), and whether a router's top-k chooses. `bounded`: no number can be outside;
-    `live`: outputs tell which rows are active."""
+    where a weight is no parameter of its own), and whether a router's top-k chooses. `bounded`: no number can be
+    outside; `live`: outputs tell which rows are active."""
 
     number: int
     experts: tuple[int, ...]
@@ -46,7 +46,7 @@ class ExpertLayer:
 
 @dataclass(frozen=True, slots=True)
 class MoeResidencyStats:
-    """The experts that had a row in the last forward, and their rows: of those on the device and those on the host. An
+    """The experts that had a row in the last forward, and their rows: those on the device and those on the host. An
     expert counts once for each product."""
 
     gpu_expert_calls: int
@@ -61,7 +61,7 @@ Mask = tuple[bool, ...]  # by expert, whether it is resident; experts behind are
 
 # the graph ------------------------------------------------------------------------------------------------------------
 def with_hidden_outputs(graph: Graph, bucketed: bool) -> tuple[Graph, tuple[ExpertLayer, ...]]:
-    """Return the graph with what its layers choose as hidden outputs behind its own, and the layers."""
+    """Return the graph with its layers' choices as hidden outputs after its own, and the layers."""
     found = _layers(graph)
     if not found:
         return graph, ()
@@ -85,12 +85,12 @@ def with_hidden_outputs(graph: Graph, bucketed: bool) -> tuple[Graph, tuple[Expe
 
 
 def _ones(value: Value) -> int:
-    """Ones where a row is active: a bucket axis makes zeros behind."""
+    """Return ones where a row is active: a bucket axis makes zeros after it."""
     return (value.to_f32() * 0.0 + 1.0).id
 
 
 def hidden_last(graph: Graph) -> Graph:
-    """Return the graph with its hidden outputs behind all others, gradients too."""
+    """Return the graph with its hidden outputs after all others, gradients too."""
     ends = list(zip(graph.output_ids, graph.output_names, strict=True))
     ordered = sorted(ends, key=lambda end: end[1].startswith(HIDDEN))
     if ordered == ends or graph.num_param_grad_outputs:
@@ -114,7 +114,7 @@ def _layers(graph: Graph) -> list[tuple[int, list[int]]]:
 
 
 def _given_number(graph: Graph, nodes: Iterable[int]) -> int | None:
-    """Return the number that a node named `moe:<k>` gives its layer."""
+    """Return the number that a node named `moe:<k>` gives to its layer."""
     for id in nodes:
         digits = graph.node(id).name.removeprefix(NAMED) if graph.node(id).name.startswith(NAMED) else ""
         if digits.isascii() and digits.isdecimal():
@@ -137,7 +137,7 @@ def _layer(graph: Graph, number: int, source: int, nodes: Sequence[int], routed:
 
 
 def _moved_from(graph: Graph, id: int) -> Iterator[int]:
-    """Yield the nodes whose elements a u32 node holds, moved about or not, and that move nothing themselves."""
+    """Yield the sources of a u32 node's elements: nodes that movements of elements lead back to."""
     moves, todo, seen = ops_that(lambda op: op.family in ("movement", "index"), graph), [id], set[int]()
     while todo:
         node = graph.node(todo.pop())
@@ -152,7 +152,7 @@ def _moved_from(graph: Graph, id: int) -> Iterator[int]:
 
 
 def _bounds(graph: Graph, source: int) -> Iterator[float]:
-    """Yield what the numbers of a layer lie below: of inputs it is checked at their upload."""
+    """Yield bounds of the numbers of a layer; those of inputs are checked at upload."""
     for id in _moved_from(graph, source):
         node = graph.node(id)
         if is_choice(node):
@@ -168,8 +168,8 @@ def _choice(graph: Graph, source: int) -> int | None:
 
 
 def with_tables(graph: Graph, layers: Sequence[ExpertLayer]) -> Graph:
-    """Return a graph without gradients whose products of experts read their matrices by way of a table, a hidden input
-    for each weight, so that a part of the matrices may lie elsewhere."""
+    """Return a graph without gradients whose products of experts read their matrices through a table, a hidden input
+    for each weight, so that some of the matrices may lie elsewhere."""
     pageable = frozenset(name for layer in layers for name in layer.weights) - _read_otherwise(graph)
     if not pageable:
         return graph
@@ -200,7 +200,7 @@ def copied(made: Graph, node: Node, inputs: tuple[int, ...], type: TensorType) -
 
 
 def with_pages(graph: Graph, pages: Mapping[str, int]) -> Graph:
-    """Return a graph with tables in which the weights have room for so many matrices."""
+    """Return a graph with tables in which the weights have room for this number of matrices."""
     made = Graph()
     for node in graph:
         count = pages.get(node.name) if node.op == "parameter" else None
@@ -211,7 +211,7 @@ def with_pages(graph: Graph, pages: Mapping[str, int]) -> Graph:
 
 
 def _read_otherwise(graph: Graph) -> frozenset[str]:
-    """Return the parameters that anything but a product of experts reads."""
+    """Return the parameters that are read by other nodes than products of experts."""
     found = set()
     for node in graph:
         for at, id in enumerate(node.inputs):
@@ -223,7 +223,7 @@ def _read_otherwise(graph: Graph) -> frozenset[str]:
 
 # a forward ------------------------------------------------------------------------------------------------------------
 def checked_mask(where: str, mask: object, most: int, what: str = "mask") -> Mask:
-    """Return a mask as a tuple; a longer one than `most`, and entries that are no bools, are refused."""
+    """Return a mask as a tuple; refuse one longer than `most`, and entries that are no bools."""
     entries = list(mask) if isinstance(mask, (list, tuple, np.ndarray)) else None
     if entries is None or not all(isinstance(entry, (bool, np.bool_)) for entry in entries):
         raise ArgumentError(where, what, f"{mask!r:.60}", "bools, one for each expert")

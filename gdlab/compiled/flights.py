@@ -22,22 +22,22 @@ POLL_SECONDS = 5e-5
 
 
 class ForwardFuture(Future[list[Array]]):
-    """The outputs of a forward. Callbacks run on a thread of their own and may call anything. In the turn of the device
-    (in a feed) `result` and `exception` settle the forward themselves: nobody else could."""
+    """The outputs of a forward, to wait for. Callbacks run on a thread of their own and may call anything. In the turn
+    of the device (in a feed) `result` and `exception` settle the forward themselves: nobody else could."""
 
     flights: weakref.ref[Flights] | None = None  # those that the forward is one of
 
     def result(self, timeout: float | None = None) -> list[Array]:
-        """Return the outputs, or raise the error; `TimeoutError` after so many seconds."""
+        """Return the outputs, or raise the error; raise `TimeoutError` after `timeout` seconds."""
         return super().result(self._settle_here(timeout))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the error, or None; `TimeoutError` after so many seconds."""
+        """Return the error, or None; raise `TimeoutError` after `timeout` seconds."""
         return super().exception(self._settle_here(timeout))
 
     def _settle_here(self, timeout: float | None) -> float | None:
-        """Settle the forward if the caller has the turn of the device, or the turn waits for the caller or is lent;
-        return the seconds left to wait."""
+        """Settle the forward if the caller runs on the device's owner thread, or that thread waits for the caller or is
+        lent; return the seconds left to wait."""
         flights = None if self.done() or self.flights is None else self.flights()
         if flights is None:
             return timeout
@@ -50,12 +50,12 @@ class ForwardFuture(Future[list[Array]]):
         return 0
 
     def add_done_callback(self, fn: Callable[[Future[list[Array]]], object]) -> None:
-        """Call `fn(future)` on the thread of callbacks once the forward has ended; where it has, now and here."""
+        """Call `fn(future)` on the thread of callbacks once the forward has ended; if it has, now on this thread."""
         super().add_done_callback(fn if self.done() else partial(post_callback, fn))
 
 
 class Flight:
-    """A forward that nobody waits for yet. `future`: its outputs; `own`: an error of it is the future's alone."""
+    """A forward that no caller waits for yet. `future`: its outputs; `own`: an error of it is the future's alone."""
 
     def __init__(self, launcher: Launcher, request: LaunchRequest, layout: OutputLayout, own: bool) -> None:
         self.launcher, self.request, self.layout, self.own = launcher, request, layout, own
@@ -63,7 +63,7 @@ class Flight:
         self._landing: Readback | None = None
 
     def begin(self) -> None:
-        """Launch it, unless that was done before or it was cancelled; called in the turn of the device."""
+        """Launch the forward, unless it was launched or cancelled before; called on the owner thread."""
         if self.future.done() or self.future.running() or not self.future.set_running_or_notify_cancel():
             return
         try:
@@ -73,11 +73,11 @@ class Flight:
 
     @property
     def ready(self) -> bool:
-        """Whether it can be settled without waiting."""
+        """Whether the forward can be settled without waiting."""
         return self._landing is None or self._landing.ready
 
     def settle(self) -> None:
-        """Wait for it and set the result, once; called in the turn of the device."""
+        """Wait for the forward and set the result, once; called on the owner thread."""
         landing, self._landing = self._landing, None
         if landing is None:
             return
@@ -92,7 +92,7 @@ class Flight:
             self.future.set_result(arrays)
 
     def job(self) -> Generator[None, None, None]:
-        """Begin it and settle it on the owner thread, letting others work until it is ready."""
+        """Begin the forward and settle it on the owner thread, letting others work until it is ready."""
         self.begin()
         while not self.ready:
             self.launcher.program.losses(False)  # polls the device
@@ -111,8 +111,8 @@ class Flights:
         self._lock = threading.Lock()  # of the two above; nobody waits while it is held
 
     def post(self, flight: Flight) -> None:
-        """Queue a flight for the owner thread; waits for the oldest of too many. For devices that return when their
-        work is done."""
+        """Queue a flight for the owner thread; with too many in flight, wait for the oldest. For devices that return
+        when their work is done."""
         self._prune()
         while len(self.under_way) >= self.most and not self.launcher.program.turn.is_current:
             self.launcher.program.counters.throttle_waits += 1
@@ -123,7 +123,7 @@ class Flights:
         self.launcher.program.turn.post(flight.job())
 
     def begin(self, flight: Flight) -> None:
-        """Launch a flight now, in the turn of the device, whose queue waits for the oldest of too many."""
+        """Launch a flight now, on the owner thread; with too many in flight its queue waits for the oldest."""
         flight.begin()
         error = flight.future.exception() if flight.future.done() else None
         if error is not None and not flight.own:
@@ -138,7 +138,7 @@ class Flights:
         self.under_way.append(flight)
 
     def settle(self, future: Future[list[Array]]) -> bool:
-        """Settle the forward of a future, and those before it; called in the turn of the device."""
+        """Settle the forward of a future, and those before it; called on the owner thread."""
         for flight in tuple(self.under_way):
             flight.begin()
             flight.settle()
@@ -147,11 +147,11 @@ class Flights:
         return future.done()
 
     def watch(self, flight: Flight) -> None:
-        """Settle a flight that was begun as soon as it has ended, whoever waits for it."""
+        """Settle a begun flight as soon as it has ended, whoever waits for it."""
         self.launcher.program.turn.post(flight.job())
 
     def finish(self, raising: bool = True) -> None:
-        """Wait for all; called in the turn of the device. Raises the first error of a commit, once."""
+        """Wait for all flights; called on the owner thread. Raises the first error of a commit, once."""
         for flight in tuple(self.under_way):
             flight.begin()
             flight.settle()
@@ -228,6 +228,6 @@ def _landing_of(
 
 
 def _wait(flights: deque[Flight]) -> None:
-    """Wait for the oldest, unless it has ended meanwhile."""
+    """Wait for the oldest flight, unless it has ended meanwhile."""
     with contextlib.suppress(IndexError, CancelledError):
         flights[0].future.exception()

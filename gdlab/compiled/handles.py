@@ -49,7 +49,7 @@ class Handles:
 
     # a forward --------------------------------------------------------------------------------------------------------
     def uploads(self, given: Mapping[str, Array]) -> list[tuple[int, Array]]:
-        """Return the buffers that must be written before a forward, and with which numbers."""
+        """Return the buffers that must be written before a forward, with their numbers."""
         found = []
         for name, port in self.inputs.items():
             if name in given:
@@ -70,7 +70,7 @@ class Handles:
         return [BufferCopy(output.buffer, 0, input.buffer, 0, output.nbytes) for output, input in pairs]
 
     def _carried(self) -> dict[str, int]:
-        """The host handles whose next value is copied into the input on the device."""
+        """Return the host handles whose next value is copied into the input on the device."""
         return {
             name: handle.source
             for name, handle in self.host.items()
@@ -80,12 +80,12 @@ class Handles:
 
     @property
     def by_host(self) -> bool:
-        """Whether an input is fed by way of the host: its next value is read when a forward has ended."""
+        """Whether an input is fed through the host: its next value is read when a forward has ended."""
         carried = self._carried() if self.host else {}
         return any(h.source is not None and n in self.inputs and n not in carried for n, h in self.host.items())
 
     def advance(self) -> None:
-        """Note that a forward was launched: outputs replace the values of the handles that they feed."""
+        """Record that a forward was launched: outputs replace the values of the handles that they feed."""
         carried = self._carried() if self.host else {}
         for name, handle in self.host.items():
             if handle.source is not None:
@@ -95,7 +95,7 @@ class Handles:
 
     # values -----------------------------------------------------------------------------------------------------------
     def numbers_of(self, name: str) -> Array:
-        """Return the value of a host handle, read from the device where that holds it."""
+        """Return the value of a host handle, read from the device if that holds it."""
         handle = self.host[name]
         if handle.behind and handle.source is not None:
             port = self.outputs[handle.source]
@@ -107,14 +107,14 @@ class Handles:
         return handle.numbers
 
     def port_of(self, name: str) -> Port | None:
-        """The input of this name, or the output `out{i}`."""
+        """Return the input of this name, or the output `out{i}`."""
         index = self.output_named(name)
         if not isinstance(name, str):
             return None
         return self.inputs[name] if name in self.inputs else None if index is None else self.outputs[index]
 
     def output_named(self, name: str) -> int | None:
-        """The i of `out{i}`, where there is such an output."""
+        """Return the i of `out{i}`, if there is such an output."""
         digits = name.removeprefix("out") if isinstance(name, str) and name.startswith("out") else ""
         index = int(digits) if digits.isdecimal() and digits.isascii() and len(digits) < 9 else -1
         return index if digits == str(index) and 0 <= index < len(self.outputs) else None
@@ -140,19 +140,19 @@ class Handles:
         return self.host.pop(name, None) is not None
 
     def bind_on_device(self, name: str, numbers: Array) -> None:
-        """Write a value that the input keeps; its feed stays."""
+        """Write a value that stays in the input; its feed stays too."""
         self.values.upload(self.inputs[name].buffer, numbers)
         self.gpu.add(name)
         self.lies.pop(name, None)
 
     def bind_memory(self, where: str, name: str, memory: Any) -> None:
-        """Make memory of somebody else the input, as a gpu handle."""
+        """Use other memory on the device as the input, as a gpu handle."""
         self.external.bind(name, memory, where)
         self.gpu.add(name)
         self.lies.pop(name, None)
 
     def unbind_on_device(self, name: str) -> bool:
-        """Drop a gpu handle and its feed; memory of somebody else is let go."""
+        """Drop a gpu handle and its feed; other memory is let go."""
         if not isinstance(name, str) or name not in self.gpu:
             return False
         self.external.unbind(self.inputs[name].buffer)
@@ -205,5 +205,5 @@ class Handles:
             self.values.upload(self.inputs[name].buffer, numbers)
 
     def forget(self) -> None:
-        """Note that it is not known any more what lies in the inputs."""
+        """Forget the contents of the inputs: they are written anew."""
         self.lies.clear()

@@ -1,4 +1,4 @@
-"""Make forwards of a compiled graph in three moves: resolve (checks, nothing is written), launch, land."""
+"""Make forwards of a compiled graph in three stages: resolve (checks, nothing is written), launch, land."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _totals = attrgetter(*COUNTED)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaunchRequest:
-    """A forward that is asked for: numbers by input, and the extent that was set when it was called (None: all)."""
+    """A requested forward: numbers by input, and the extent that was set when it was called (None: all)."""
 
     where: str
     values: Mapping[str, Array]
@@ -43,8 +43,8 @@ class LaunchRequest:
 
 
 class Launcher:
-    """Launches the forwards of one compiled graph. All methods but `resolve`, `check` and `exclusively` are called in
-    the turn of the device."""
+    """The launcher of the forwards of one compiled graph. All methods but `resolve`, `check` and `exclusively` are
+    called in the turn of the device."""
 
     def __init__(
         self, session: Session, inputs: Mapping[str, Port], outputs: Sequence[Port], upper: int | None, views: Views,
@@ -72,7 +72,7 @@ class Launcher:
         self._seconds = 0.0  # of the last forward that was waited for
 
     def exclusively(self, function: Callable[[], T]) -> T:
-        """Run `function` in the turn of the device: on this thread if nobody else is at work; of long forwards on the
+        """Run `function` on the device's owner thread: on this one if nobody else is at work; long forwards on the
         device's own, so that Ctrl-C ends the wait."""
         turn = self.session.loaded.turn
         if self._long or self._seconds > LONG_SECONDS:
@@ -80,13 +80,13 @@ class Launcher:
         return turn.here(function)
 
     def follow(self, before: Launcher) -> None:
-        """Go on with what another launcher of the same graph counted."""
+        """Continue the counts of another launcher of the same graph."""
         self.extent, self.epoch, self.last_extent = before.extent, before.epoch, before.last_extent
         self._before, self._after = before._before, before._after
 
     # resolve ----------------------------------------------------------------------------------------------------------
     def resolve(self, where: str, inputs: Any, read: Read = accept) -> LaunchRequest:
-        """Convert the inputs of a call; raises for unknown names and for data that does not fit."""
+        """Convert the inputs of a call; raise for unknown names and for data that does not fit."""
         values = {}
         for name, data in named_values(where, inputs).items():
             port = self.inputs.get(name)
@@ -119,7 +119,7 @@ class Launcher:
 
     # launch -----------------------------------------------------------------------------------------------------------
     def launch(self, request: LaunchRequest, copies: Iterable[BufferCopy], landing: Readback) -> None:
-        """Upload, run, feed and copy, in one submission where the device has submissions. Checks nothing."""
+        """Upload, run, feed and copy, in one submission on devices that have submissions. Checks nothing."""
         before = self._totals()
         try:
             uploads = self.handles.uploads(request.values) + self._extent_upload(request)
@@ -144,7 +144,7 @@ class Launcher:
         self._before, self._after = before, self._totals()
 
     def at_once(self, requests: Sequence[LaunchRequest]) -> int:
-        """Return how many of these forwards the device does well to make in one submission."""
+        """Return the number of these forwards to make in one submission."""
         if self.experts.paging or self.handles.by_host or self.session.progress.partial is not None:
             return 1
         nbytes = max(sum(data.nbytes for data in request.values.values()) for request in requests)
@@ -194,7 +194,7 @@ class Launcher:
         return [(self.session.values.places.inputs[EXTENT], np.array([extent], np.uint32))]
 
     def profile(self, request: LaunchRequest, samples: int) -> SessionProfile:
-        """Time the dispatches of some forwards with these inputs, which do not count."""
+        """Time the dispatches of some forwards with these inputs, which are not counted."""
         self.check(request)
         for buffer, data in self.handles.uploads(request.values) + self._extent_upload(request):
             self.program.upload(buffer, data)
@@ -213,8 +213,7 @@ class Launcher:
         return landing
 
     def _behind(self, layout: OutputLayout) -> OutputLayout:
-        """Place what is read back with every forward behind the outputs: numbers of experts that may be out of
-        range."""
+        """Place the other values read back with forwards after the outputs: expert numbers that may be out of range."""
         if not self.unchecked:
             return OutputLayout((), 0)
         return layout_of(self.unchecked, -(-max(layout.nbytes, 4) // 16) * 16)
@@ -226,12 +225,12 @@ class Launcher:
         self._after = self._totals()
 
     def stride(self, layout: OutputLayout) -> int:
-        """The bytes from one forward to the next in a landing of several."""
+        """Return the bytes from one forward to the next in a landing of several."""
         return -(-max(layout.nbytes, self._behind(layout).nbytes, 4) // 16) * 16
 
     def numbers(self, layout: OutputLayout, landing: Readback, start: int = 0) -> list[tuple[Port, Array]]:
-        """Return what has arrived, as views of the landing, in which it begins at `start`: numbers inside, of packed
-        outputs the bits of their 16-bit elements."""
+        """Return the arrived outputs as views of the landing, in which they begin at `start`: device numbers, for
+        packed outputs the bits of their 16-bit elements."""
         memory = landing.view()
         found = []
         for port, at in layout.places:
@@ -241,23 +240,23 @@ class Launcher:
         return found
 
     def check_landed(self, where: str, layout: OutputLayout, landing: Readback, start: int = 0) -> None:
-        """Raise `ExpertIndexError` where a row of a forward that has arrived chose an expert that does not exist."""
+        """Raise `ExpertIndexError` if a row of an arrived forward chose an expert that does not exist."""
         if self.unchecked:
             self.experts.check(where, [numbers for _, numbers in self.numbers(self._behind(layout), landing, start)])
 
     def taken(self, layout: OutputLayout, landing: Readback) -> list[Array]:
-        """Return the outputs of a landing that has arrived, as fresh arrays, and release it."""
+        """Return the outputs of an arrived landing as fresh arrays, and release it."""
         try:
             return [given_out(port, numbers) for port, numbers in self.numbers(layout, landing)]
         finally:
             landing.release()
 
     def run(self, request: LaunchRequest, layout: OutputLayout) -> list[Array]:
-        """Make a forward and return the outputs of a layout."""
+        """Run a forward and return the outputs of a layout."""
         return self.taken(layout, self._arrived(request, layout))
 
     def run_numbers(self, request: LaunchRequest, take: Callable[[Port, Array], T]) -> list[T]:
-        """Make a forward and return what `take` makes of each output's numbers inside, which lie in a landing."""
+        """Run a forward and return `take` of each output's device numbers, which lie in a landing."""
         landing = self._arrived(request, self.all)
         try:
             return [take(port, numbers) for port, numbers in self.numbers(self.all, landing)]
@@ -265,7 +264,7 @@ class Launcher:
             landing.release()
 
     def run_into_arena(self, request: LaunchRequest) -> Arena:
-        """Make a forward whose outputs stay where they land."""
+        """Run a forward whose outputs stay in its landing."""
         landing = self._arrived(request, self.in_arena)
         try:
             if self._converted_slots:
@@ -278,7 +277,7 @@ class Launcher:
         return arena
 
     def _arrived(self, request: LaunchRequest, layout: OutputLayout) -> Readback:
-        """Make a forward and wait for it."""
+        """Run a forward and wait for it."""
         start = time.perf_counter()
         landing = self.launch_into(request, layout)
         try:
@@ -304,8 +303,7 @@ class Launcher:
 
 
 def discard(landings: Iterable[Readback]) -> None:
-    """Release landings whose contents nobody wants, once they have arrived: memory that is still written is used by
-    nobody else."""
+    """Release landings that no caller reads, once they have arrived: memory still written must not be reused."""
     for landing in landings:
         with contextlib.suppress(SessionError):  # of a lost device nothing arrives
             landing.wait()
@@ -317,5 +315,5 @@ def _copies(layout: OutputLayout, landing: Readback, start: int = 0) -> list[Buf
 
 
 def _lands_as_shown(port: Port) -> bool:
-    """Whether the bytes that are read back of an output are those that its boundary shows."""
+    """Return whether the bytes read back of an output are those of its boundary dtype."""
     return port.direct or port.packed is not None

@@ -1,4 +1,4 @@
-"""Keep experts on the host, bring them to the device when a row asks for them, and tell what was asked for.
+"""Keep experts on the host, copy them to the device when a row chooses them, and report the choices.
 
 The weight of a layer with host experts is a pool: the resident matrices, then a few transient pages. A forward stops
 before each product that reads it, reads which experts the rows chose, and runs the dispatch once for the resident ones
@@ -59,7 +59,7 @@ class ExpertPool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResidencyStop:
-    """A dispatch that reads a pool with host experts: its number, the layer, and the buffer of the numbers."""
+    """A dispatch that reads a pool with host experts: its number, the layer, and the buffer of the expert numbers."""
 
     dispatch: int
     weight: str
@@ -83,21 +83,21 @@ class Residency:
         self.last_capture: int | None = None  # of the last forward, while nobody took it
 
     def follow(self, before: Residency) -> None:
-        """Go on with what was counted and asked for of the same graph under other masks."""
+        """Continue the counts and requests of the same graph under other masks."""
         self.sync_points, self.captured = before.sync_points, before.captured
 
     # masks ------------------------------------------------------------------------------------------------------------
     @property
     def split(self) -> Mapping[str, ExpertPool]:
-        """The weights of which some experts lie on the host."""
+        """The weights with some experts on the host."""
         return {name: pool for name, pool in self.pools.items() if (pool.pages == ABSENT).any()}
 
     def splits(self, masks: Sequence[Mask]) -> bool:
-        """Whether some experts lie on the host now, or would under other masks."""
+        """Return whether some experts lie on the host now, or would under other masks."""
         return self.paging or any(not all(mask) for mask in masks)
 
     def check_masks(self, where: str, masks: Sequence[Mask]) -> None:
-        """Raise `CapabilityError` for experts on the host in a layer whose weights are not parameters of its own, or
+        """Raise `CapabilityError` for experts on the host in a layer whose weights are no parameters of their own, or
         whose graph has gradients."""
         homes = [name for layer in self.layers for name in layer.weights]
         for layer, mask in zip(self.layers, masks, strict=True):
@@ -127,7 +127,7 @@ class Residency:
 
     # pools ------------------------------------------------------------------------------------------------------------
     def _pools(self) -> Iterator[tuple[str, ExpertPool]]:
-        """Yield the pool of each weight that is read by way of a table."""
+        """Yield the pool of each weight that is read through a table."""
         inputs, types = self.session.values.places.inputs, self.session.plan().param_types
         stored = dict(self.session.plan().stored_params)
         for layer, mask in zip(self.layers, self.masks, strict=True):
@@ -166,7 +166,7 @@ class Residency:
         return [(pool.table, pages)]
 
     def forget(self) -> None:
-        """Note that it is not known any more what lies in the tables."""
+        """Forget the contents of the tables: they are written anew."""
         for pool in self.pools.values():
             pool.there = b""
 
@@ -190,14 +190,14 @@ class Residency:
         return full
 
     def bytes(self) -> tuple[int, int]:
-        """Return the bytes of experts on the device, transient pages included, and on the host."""
+        """Return the bytes of experts on the device, with transient pages, and on the host."""
         buffers = self.session.plan().buffers
         device = sum(buffers[pool.buffer].nbytes for pool in self.pools.values())
         return device, sum(matrix.nbytes for pool in self.pools.values() for matrix in pool.host.values())
 
     # a forward --------------------------------------------------------------------------------------------------------
     def forward(self) -> None:
-        """Make one step that stops before each product with host experts."""
+        """Run one step that stops before each product with host experts."""
         steps, program = self.session.steps, self.session.loaded.program
         self.session.progress.partial = None
         layers: dict[int, Array] = {}
@@ -238,12 +238,12 @@ class Residency:
         steps.advance(stop.dispatch + 1, reversible=False)
 
     def launched(self) -> None:
-        """Note that a forward was launched."""
+        """Record that a forward was launched."""
         self.last, self.last_capture = self.masks, self.captured
 
-    # what was chosen --------------------------------------------------------------------------------------------------
+    # chosen experts ---------------------------------------------------------------------------------------------------
     def unchecked(self) -> list[tuple[ExpertLayer, Port]]:
-        """Return the layers whose numbers are computed in a way that may leave their range."""
+        """Return the layers whose expert numbers may be computed out of range."""
         return [(layer, self.hidden[f"{INDEX}{layer.number}"]) for layer in self.layers if not layer.bounded]
 
     def check(self, where: str, numbers: Sequence[Array]) -> None:
@@ -260,7 +260,7 @@ class Residency:
         return counted(self.layers, rows, masks)
 
     def capture(self, experts: int) -> bool:
-        """Keep the router's choice of the layers with so many experts, from the next forward on."""
+        """Record the router's choices in the layers with `experts` experts, from the next forward on."""
         found = any(layer.routed and experts in layer.experts for layer in self.layers)
         if found:
             self.captured = experts
@@ -275,7 +275,7 @@ class Residency:
         return [self._active(f"{CHOICE}{number}", f"{CHOSEN_LIVE}{number}") for number in layers]
 
     def _active(self, name: str, live: str) -> Array:
-        """Read a hidden output of the last forward: its active entries."""
+        """Read the active entries of a hidden output of the last forward."""
         values, rows = self.session.values, self.hidden.get(live)
         numbers = values.download(self.hidden[name].buffer)
         return active(numbers, None if rows is None else values.download(rows.buffer)).copy()

@@ -1,4 +1,4 @@
-"""Write a compiled graph to one file and read it: its plan and its edge, and the parameters where they are wanted.
+"""Write a compiled graph to one file and read it: its plan and signature, and on request its parameters.
 
 The file is a safetensors file. `head` holds the versions and a digest of all the rest, `body` the plan and the edge as
 JSON, `parameter/NAME` a stored parameter, in words where its storage is reduced. Nothing of it is executed.
@@ -30,9 +30,9 @@ PARAMETER = "parameter/"
 
 @dataclass(frozen=True, slots=True)
 class SavedBoundary:
-    """The edge of a saved graph: boundary dtypes of inputs and outputs in order, states, bucket axes by input and their
-    extent, the limits of `build_compiled_graph`, the parameters that have no value in the file, and layers of experts
-    with their transient pages."""
+    """The signature of a saved graph: boundary dtypes of inputs and outputs in order, states, bucket axes by input and
+    their extent, the limits of `build_compiled_graph`, the parameters that have no value in the file, and layers of
+    experts with their transient pages."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -57,7 +57,7 @@ class SavedGraph:
 
 
 def write_saved(path: str | os.PathLike[str], saved: SavedGraph) -> None:
-    """Write the file, whole or not at all."""
+    """Write the file, completely or not at all."""
     from safetensors.numpy import save
 
     body = json.dumps({"plan": encode(saved.plan), "edge": encode(saved.edge)}, separators=(",", ":"), allow_nan=False)
@@ -68,7 +68,7 @@ def write_saved(path: str | os.PathLike[str], saved: SavedGraph) -> None:
 
 
 def read_saved(path: str | os.PathLike[str]) -> SavedGraph:
-    """Return the content of a file; `LoadError` for one that is damaged, or of another version."""
+    """Read a file; raise `LoadError` for one that is damaged, or of another version."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -101,7 +101,7 @@ def _refused(path: str | os.PathLike[str], given: str, wanted: str) -> LoadError
 
 
 def _digest(tensors: Mapping[str, Array]) -> str:
-    """SHA-256 of the names, dtypes, shapes and bytes."""
+    """Return the SHA-256 of the names, dtypes, shapes and bytes."""
     h = hashlib.sha256()
     for name in sorted(tensors):
         array = tensors[name]

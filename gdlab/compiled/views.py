@@ -1,4 +1,4 @@
-"""Read outputs where they landed: `run_raw`, `run_slots`, and views that never dangle.
+"""Read outputs in the memory they were copied to: `run_raw`, `run_slots`, and views that never dangle.
 
 Outputs land in an arena. All views of it are made from one exporter; while anything that was derived from a view is
 alive, so is the exporter, and then the arena is retired at the next forward: it keeps its memory, and another one is
@@ -28,8 +28,8 @@ _FORMATS = {"f32": "f", "u32": "I"}  # of memoryviews; others are bytes
 
 @dataclass(slots=True, eq=False)
 class Arena:
-    """Memory that the outputs of forward `epoch` landed in. `source`: what all views are made from, None before the
-    first; `handed`: the views that people hold; `ended_by`: what ended their validity."""
+    """The memory that the outputs of forward `epoch` were copied to. `source`: what all views are made from, None
+    before the first; `handed`: the views that people hold; `ended_by`: what ended their validity."""
 
     landing: Readback
     nbytes: int
@@ -47,7 +47,7 @@ class Arena:
 
     @property
     def exporter(self) -> Any:
-        """The memory that all views are made from, made when somebody asks."""
+        """The object that all views are made from, created on demand."""
         if self.source is None:
             self.source = exporter_of(self.landing, self.address, self.nbytes)
         return self.source
@@ -78,7 +78,7 @@ class Arena:
 
 
 def _nothing() -> None:
-    """The answer of an arena that nobody made a view of."""
+    """Return None, as an arena without views does."""
 
 
 def arena_of(landing: Readback, nbytes: int, epoch: int, names: tuple[str, ...]) -> Arena:
@@ -87,7 +87,7 @@ def arena_of(landing: Readback, nbytes: int, epoch: int, names: tuple[str, ...])
 
 
 def exporter_of(landing: Readback, address: int, nbytes: int) -> Any:
-    """Return what views are made from. The memory lives as long as anything derived from one, also after `close`."""
+    """Return the source of all views. The memory lives as long as anything derived from one, also after `close`."""
     exporter: Any = (ctypes.c_ubyte * max(nbytes, 1)).from_address(address)
     exporter.landing = landing  # views refer to the exporter, which refers to what owns the memory
     return exporter
@@ -95,7 +95,7 @@ def exporter_of(landing: Readback, address: int, nbytes: int) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawOutput:
-    """An output of `run_raw`, in the memory it landed in: valid until the next forward of its graph."""
+    """An output of `run_raw`, in the memory of its landing: valid until the next forward of its graph."""
 
     index: int
     name: str
@@ -122,7 +122,7 @@ class RawOutput:
         return self._valid().view(self.byte_offset, self.nbytes, _FORMATS.get(self.dtype, "B"))
 
     def numpy(self) -> Array:
-        """A read-only array on the same memory; of bf16 the bits, u16."""
+        """Return a read-only array on the same memory; for bf16 the bits, u16."""
         view = memoryview(self._valid().exporter).cast("B")[self.byte_offset : self.byte_offset + self.nbytes]
         return np.frombuffer(view.toreadonly(), BOUNDARY[self.dtype]).reshape(self.shape)
 
@@ -138,7 +138,7 @@ class RawOutput:
 
 
 class Views:
-    """The arena of the last forward, where that filled one, and those that are retired."""
+    """The arena of the last forward, if that filled one, and retired arenas."""
 
     def __init__(self, strict: bool = False) -> None:
         self.strict, self.retired_count = strict, 0
@@ -147,7 +147,7 @@ class Views:
         self._stale: deque[str] = deque()  # texts of warnings
 
     def check(self, where: str) -> None:
-        """With `strict`: raise `StaleViewError` while anything derived from a view is in use."""
+        """With `strict`, raise `StaleViewError` while anything derived from a view is in use."""
         arena = self.current
         if not self.strict or arena is None or arena.source is None:
             return
@@ -159,7 +159,7 @@ class Views:
         raise StaleViewError(where, "views", given, "none: delete or copy them, or strict_views=False")
 
     def end(self, by: str = "") -> None:
-        """End the validity of the views of the last forward, because another one is launched, or of what `by` says."""
+        """End the validity of the views of the last forward: another one is launched, or for the reason `by`."""
         arena, self.current = self.current, None
         if arena is None:
             return
@@ -170,7 +170,7 @@ class Views:
         self._retired.append((alive, arena.landing))
 
     def sweep(self) -> None:
-        """Give back the memory of arenas that nobody uses any more; called in the turn of the device."""
+        """Release the memory of arenas that are no longer in use; called on the owner thread."""
         for _ in range(len(self._retired)):
             alive, landing = self._retired.popleft()
             if alive() is None:
@@ -183,11 +183,11 @@ class Views:
         self.current = arena
 
     def waiting(self) -> bool:
-        """Whether there are warnings to tell."""
+        """Return whether there are warnings."""
         return bool(self._stale)
 
     def take_warnings(self) -> list[str]:
-        """Return the texts of warnings that nobody was told yet."""
+        """Return the texts of new warnings, once."""
         return [self._stale.popleft() for _ in range(len(self._stale))]
 
     @property

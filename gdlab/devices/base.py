@@ -19,7 +19,7 @@ from gdlab.plan.target import Target
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """Kind, adapter and why it was chosen; `reason` is a sentence for people."""
+    """The kind of a device, its adapter, and `reason`, a sentence that says why it was chosen."""
 
     kind: str
     name: str
@@ -32,7 +32,7 @@ class DeviceInfo:
 
 @dataclass(slots=True)
 class QueueCounters:
-    """Totals of a queue, counted where the work is done. `forwards`: steps; `submissions`: a step may be submitted in
+    """Totals of a queue, counted where its work is done. `forwards`: steps; `submissions`: a step may be submitted in
     parts; `uploads` and `readbacks`: tensors; `copies`: on the device; `waits`: until nothing is in flight;
     `throttle_waits`: for the oldest of too many steps; `*_created`: objects made, which a steady state does not."""
 
@@ -53,23 +53,23 @@ class QueueCounters:
     pieces_created: int = 0
 
     def uploaded(self, nbytes: int) -> None:
-        """Count a tensor that was written."""
+        """Count an uploaded tensor of `nbytes` bytes."""
         self.uploads += 1
         self.upload_bytes += nbytes
 
     def read_back(self, nbytes: int) -> None:
-        """Count a tensor that was read."""
+        """Count a tensor of `nbytes` bytes that was read back."""
         self.readbacks += 1
         self.readback_bytes += nbytes
 
     def landed(self, copies: Sequence[BufferCopy]) -> None:
-        """Count what the copies of a step bring into a readback."""
+        """Count the bytes that the copies of a step bring into a readback."""
         for copy in copies:
             if isinstance(copy.target, Readback):
                 self.read_back(copy.nbytes)
 
     def as_dict(self) -> dict[str, int]:
-        """Return all totals by name, fresh."""
+        """Return all totals by name, as a new dict."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -77,7 +77,7 @@ KEPT = 1 << 16  # losses that nobody has taken yet: a script that only steps hol
 IN_FLIGHT = 2  # steps
 
 
-# what is submitted ----------------------------------------------------------------------------------------------------
+# items of a submission ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, eq=False)
 class Bound:
     """A dispatch with its memory, ready to run. `run`: what the device executes; `keep` owns its handles."""
@@ -89,8 +89,8 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Copy `nbytes` bytes (a multiple of 4) of `source`, from `start` on, to place `at` of memory or a `Readback`. Not
-    `counted`: it stands for a write that the caller counts."""
+    """A copy of `nbytes` bytes (a multiple of 4) of `source`, from `start` on, to place `at` of memory or a `Readback`.
+    Not `counted`: it stands for a write that the caller counts."""
 
     source: Any
     start: int
@@ -102,16 +102,16 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Fill memory with zeros."""
+    """A fill of memory with zeros."""
 
     memory: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Of a queue on cpu: fill `target`, the array that `decoded(key, …)` returned, from the words of `source`, `nbytes`
-    bytes from `start` on, unless it holds this `version` of them. With a `stride` every matrix of the array (its first
-    axis) begins so many bytes behind the one before."""
+    """A decoding, for queues on cpu: fill `target`, the array that `decoded(key, …)` returned, from the words of
+    `source`, `nbytes` bytes from `start` on, unless it holds this `version` of them. With a `stride` every matrix of
+    the array (its first axis) begins so many bytes behind the one before."""
 
     key: Any
     version: int
@@ -125,7 +125,7 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """Of a queue on cpu: write the elements of an array in a storage dtype, as words of `target` from a byte on."""
+    """An encoding, for queues on cpu: write an array in a storage dtype as words of `target`, from byte `start` on."""
 
     source: Array
     target: Any
@@ -135,14 +135,14 @@ class Encode:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Note the time on the device, as number `index` of the queue's stamps."""
+    """A timestamp of the device, stored as number `index` of the queue's stamps."""
 
     index: int
 
 
 class Recorded(ABC):
-    """Dispatches that are submitted again and again, made ready once. `whole`: they were submitted without an error
-    before, so that they may go in parts from now on."""
+    """A list of dispatches that is submitted again and again, prepared once. `whole`: they were submitted without an
+    error before, so that they may go in parts from now on."""
 
     bounds: tuple[Bound, ...]
     whole: bool = False
@@ -153,7 +153,7 @@ class Recorded(ABC):
 
 @dataclass(frozen=True, slots=True)
 class RecordedPart:
-    """Of a queue on wgpu: dispatches start … stop − 1 of a list that was made ready."""
+    """Dispatches start … stop − 1 of a prepared list, for queues on wgpu."""
 
     list: Recorded
     start: int
@@ -164,12 +164,12 @@ class RecordedPart:
 
     @property
     def bounds(self) -> tuple[Bound, ...]:
-        """Return them one by one."""
+        """The dispatches of the part."""
         return self.list.bounds[self.start : self.stop]
 
     @property
     def workgroups(self) -> int:
-        """Return how many workgroups they have."""
+        """The number of workgroups of the part."""
         return sum(math.prod(bound.dispatch.workgroups) for bound in self.bounds)
 
 
@@ -197,11 +197,11 @@ class Readback(ABC):
     @property
     @abstractmethod
     def ready(self) -> bool:
-        """Whether what was copied here has arrived, as far as is known without asking the device."""
+        """Whether the copied bytes have arrived, as far as is known without asking the device."""
 
     @abstractmethod
     def wait(self) -> None:
-        """Return when what was copied here has arrived."""
+        """Wait until the copied bytes have arrived."""
 
     @abstractmethod
     def view(self) -> memoryview:
@@ -214,7 +214,7 @@ class Readback(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Give the memory back to its queue's pool."""
+        """Release the memory to its queue's pool."""
 
 
 class Queue(ABC):
@@ -226,26 +226,26 @@ class Queue(ABC):
 
     @abstractmethod
     def make(self, nbytes: int, name: str = "") -> Any:
-        """Return device memory of at least so many bytes, a multiple of 256; what it holds is undefined. `name` is
-        for errors."""
+        """Return device memory of at least `nbytes` bytes, a multiple of 256, with undefined contents. `name` is for
+        errors."""
 
     @abstractmethod
     def release(self, memory: Any) -> bool:
-        """Give memory of `make` back, for the next that asks for its size; work submitted before still runs. Return
-        whether it is kept: beyond some megabytes it is dropped."""
+        """Release memory of `make`, to be used again at its size; work submitted before still runs. Return whether it
+        is kept: beyond some megabytes it is dropped."""
 
     @property
     @abstractmethod
     def free_bytes(self) -> int:
-        """Bytes of memory that nobody uses and that is kept."""
+        """Bytes of memory that is free and cached."""
 
     @abstractmethod
     def collect(self) -> int:
-        """Drop the memory that nobody uses; return its bytes."""
+        """Drop the free memory, and return its bytes."""
 
     @abstractmethod
     def write(self, where: str, memory: Any, data: Any, start: int = 0) -> None:
-        """Write bytes from `start` on: after everything submitted before, ahead of everything after."""
+        """Write bytes from `start` on: after everything submitted before, and before everything after."""
 
     @abstractmethod
     def read(self, where: str, memory: Any, into: memoryview, start: int = 0) -> None:
@@ -253,15 +253,15 @@ class Queue(ABC):
 
     @abstractmethod
     def bind(self, where: str, dispatch: Dispatch, target: Target, memory: Mapping[int, Region]) -> Bound:
-        """Make a dispatch ready over the regions of its buffers."""
+        """Prepare a dispatch over the regions of its buffers."""
 
     @abstractmethod
     def recorded(self, bounds: Sequence[Bound]) -> Recorded:
-        """Make dispatches ready to be submitted again and again."""
+        """Prepare a list of dispatches to be submitted again and again."""
 
     @abstractmethod
     def set_scalars(self, where: str, numbers: Array) -> None:
-        """Write the per-step numbers that kernels read, float32 in `SCALARS` order, for what is submitted next."""
+        """Write the per-step numbers that kernels of the next submission read, float32 in `SCALARS` order."""
 
     @abstractmethod
     def readback(self, nbytes: int) -> Readback:
@@ -277,34 +277,33 @@ class Queue(ABC):
 
     @abstractmethod
     def finish(self, where: str, items: Sequence[Item]) -> None:
-        """Run the items and return when they have ended. Counts nothing: for parts of steps and for what is no step."""
+        """Run the items and wait for them. Counts nothing: for parts of steps and for what is no step."""
 
     @abstractmethod
     def rehearse(self, where: str, items: Sequence[Item]) -> None:
-        """Raise what `submit` would raise of these items before it submits them; run nothing."""
+        """Raise the errors that `submit` would raise for these items before it submits them; run nothing."""
 
     @abstractmethod
     def wait(self) -> None:
-        """Return when nothing is in flight."""
+        """Wait until nothing is in flight."""
 
     @abstractmethod
     def check_stamps(self, where: str, dispatches: int) -> None:
-        """Raise `SessionError` where so many dispatches of one submission cannot be timed; make ready what times
-        them."""
+        """Raise `SessionError` where so many dispatches of one submission cannot be timed; else prepare for it."""
 
     @abstractmethod
     def stamps_into(self, dispatches: int, into: Readback, at: int) -> list[Any]:
-        """Return the items that put the stamps of dispatches (`stamped`) into a readback from byte `at` on."""
+        """Return the items that copy the stamps of dispatches (`stamped`) into a readback, from byte `at` on."""
 
     @abstractmethod
     def stamped_seconds(self, dispatches: int, data: memoryview) -> list[tuple[float, float]]:
-        """Return begin and end of each dispatch, from the bytes that `stamps_into` has put there."""
+        """Return begin and end of each dispatch, from the bytes that the items of `stamps_into` copied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Bytes of memory that a buffer of a dispatch lies in: `offset` is a multiple of 256. On cpu `memory` is an array
-    of the buffer's dtype and shape."""
+    """The bytes of memory in which a buffer of a dispatch lies: `offset` is a multiple of 256. On cpu `memory` is an
+    array of the buffer's dtype and shape."""
 
     memory: Any
     offset: int
@@ -313,8 +312,8 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class BufferCopy:
-    """Copy `nbytes` bytes (a multiple of 4) of a buffer of a program, from `start` on, to place `at` of another of its
-    buffers or of a `Readback`."""
+    """A copy of `nbytes` bytes (a multiple of 4) of a program's buffer, from `start` on, to place `at` of another of
+    its buffers or of a `Readback`."""
 
     source: int
     start: int
@@ -325,7 +324,7 @@ class BufferCopy:
 
 @dataclass(frozen=True, slots=True)
 class StepCall:
-    """One step of several: its scalars, whether it is `whole` (`Program.step`), buffers that are written before it, in
+    """One of several steps: its scalars, whether it is `whole` (`Program.step`), buffers that are written before it, in
     their dtypes and shapes, and copies that follow it."""
 
     scalars: Array | None
@@ -345,8 +344,8 @@ class StepPart:
 
 
 class Program(ABC):
-    """A plan made ready on a device: its buffers live here. All methods are called in its `turn`: of each program on
-    cpu, of each adapter. Programs that train on shared parameters have one turn."""
+    """A plan loaded on a device, with its buffers. All methods are called in its `turn`: of each program on cpu, of
+    each adapter. Programs that train on shared parameters have one turn."""
 
     plan: ExecutionPlan
     update: Update
@@ -356,78 +355,77 @@ class Program(ABC):
 
     @property
     def counters(self) -> QueueCounters:
-        """The totals of its queue."""
+        """The totals of the program's queue."""
         return self.queue.counters
 
     @abstractmethod
     def upload(self, buffer: int, data: Array) -> None:
-        """Write the whole logical extent of a buffer; a step already submitted keeps its data. `data` has the
-        buffer's dtype."""
+        """Write the whole logical extent of a buffer; submitted steps keep their data. `data` has the buffer's dtype.
+        """
 
     @abstractmethod
     def download(self, buffer: int) -> Array:
-        """A copy of the logical extent, in the buffer's dtype and shape, after everything submitted so far."""
+        """Return a copy of the logical extent, in the buffer's dtype and shape, after everything submitted so far."""
 
     @abstractmethod
     def upload_words(self, buffer: int, words: Array) -> None:
-        """Write a buffer of reduced storage in the very words that it shall hold, u32[...] (`gdlab.base.formats`)."""
+        """Write a buffer of reduced storage from its encoded words, u32[...] (`gdlab.base.formats`)."""
 
     @abstractmethod
     def words(self, buffer: int) -> Array:
-        """A copy of the words of a buffer of reduced storage, after everything submitted so far. Not `encode` of what
-        `download` gives: values do not tell the step of a block exactly."""
+        """Return a copy of the words of a buffer of reduced storage, after everything submitted so far. Not `encode` of
+        what `download` gives: values do not tell the step of a block exactly."""
 
     @abstractmethod
     def store_copy(self, buffers: Sequence[int], into: Any = None) -> Any:
         """Copy these buffers on the device, as everything submitted so far leaves them, without waiting; `into`: an
-        earlier copy of the same buffers, which is overwritten. The result is for `load_copy` of this program."""
+        earlier copy of the same buffers, to be overwritten. The result is for `load_copy` of this program."""
 
     @abstractmethod
     def load_copy(self, copy: Any) -> None:
-        """Write the buffers of a copy as they were stored."""
+        """Write the buffers back from a copy of `store_copy`."""
 
     @abstractmethod
     def memory_at(self, buffer: int) -> tuple[Any, int]:
-        """The memory that a buffer lies in (on cpu an array of its shape), and the bytes that other memory in its place
-        must have."""
+        """Return the memory that a buffer lies in (on cpu an array of its shape), and the bytes that other memory in
+        its place must have."""
 
     @abstractmethod
     def bytes_in(self, memory: object) -> int | None:
-        """Bytes of memory that could be bound here; None of anything else."""
+        """Return the bytes of memory that could be bound here; None for any other object."""
 
     @abstractmethod
     def rebind(self, buffer: int, memory: Any) -> None:
-        """From the next step on a buffer that shares with nobody lies in this memory."""
+        """Bind a buffer that shares its slot with no other to this memory, from the next step on."""
 
     @abstractmethod
     def configure(self, update: Update) -> None:
-        """Use these update dispatches from the next step on; state buffers that are new start at zero, others are
-        kept."""
+        """Use these update dispatches from the next step on; new state buffers start at zero, others are kept."""
 
     @abstractmethod
     def step(
         self, scalars: Array | None, whole: bool = True, copies: Sequence[BufferCopy] = (),
         landing: Readback | None = None,
     ) -> None:  # fmt: skip
-        """One step: the plan's dispatches, then the update's (with `scalars`: float32, `SCALARS` order), then the
-        copies, which commute; not `whole`: of the update the `early` ones alone, which add up gradients. `landing`
+        """Run one step: the plan's dispatches, then the update's (with `scalars`: float32, `SCALARS` order), then the
+        copies, which commute; not `whole`: of the update only the `early` dispatches, which add up gradients. `landing`
         tells when the step has ended, and takes copies; such a step has no loss in `losses`."""
 
     @abstractmethod
     def step_in_parts(self, scalars: Array | None, parts: Sequence[StepPart]) -> Iterator[None]:
-        """One step that is not `whole`, submitted part by part, and then what is left of it. Yields after each part
+        """Run one step that is not `whole`, submitted part by part, and then the rest of it. Yields after each part
         whose landing is readable, while the device goes on with the next ones; the step counts once all are made."""
 
     @abstractmethod
     def copy(self, copies: Sequence[BufferCopy], landing: Readback) -> None:
-        """Make copies alone, after everything submitted so far; `landing` tells when they have ended."""
+        """Run copies alone, after everything submitted so far; `landing` tells when they have ended."""
 
     def steps_at_once(self, upload_bytes: int) -> int:
-        """Return how many steps, each with so many bytes of uploads, `step_many` does well to make in one call."""
+        """Return the number of steps, with this many bytes of uploads each, for one call of `step_many`."""
         return 1
 
     def step_many(self, calls: Sequence[StepCall], landing: Readback | None = None) -> None:
-        """Make several steps in order, each with its loss in `losses`, or with its copies, whose end `landing` tells.
+        """Run several steps in order, each with its loss in `losses`, or with its copies, whose end `landing` tells.
         Where one fails, those before it count."""
         for call in calls:
             for buffer, data in call.uploads:
@@ -436,44 +434,43 @@ class Program(ABC):
 
     @abstractmethod
     def run(self, start: int, stop: int, scalars: Array | None = None) -> None:
-        """A part of a step: its dispatches start … stop − 1, the update's counted after the plan's, waited for.
+        """Run a part of a step and wait for it: its dispatches start … stop − 1, the update's counted after the plan's.
         `end_step` must follow the last."""
 
     @abstractmethod
     def end_step(self, scalars: Array | None, whole: bool = True, done: int = 0) -> None:
-        """The rest of a step that `run` began: the update's dispatches but the first `done`, which `run` has made; now
-        it counts, and its loss is readable."""
+        """Run the rest of a step that `run` began: the update's dispatches but the first `done`, which `run` has made;
+        now it counts, and its loss is readable."""
 
     @abstractmethod
     def profile(self, window: tuple[int, int] | None) -> str:
-        """From the next step on, time the dispatches start … stop − 1 of every step, the update's counted after the
-        plan's; None: no more. Returns why that cannot be, or an empty string."""
+        """Time the dispatches start … stop − 1 of every step from the next on, the update's counted after the plan's;
+        None stops timing. Returns why that cannot be, or an empty string."""
 
     @abstractmethod
     def timings(self) -> list[tuple[int, float]]:
-        """(dispatch, seconds) of the last completed step that was timed."""
+        """Return (dispatch, seconds) of the last completed step that was timed."""
 
     def dispatch_under_way(self) -> int | None:
-        """Return the dispatch of the step that runs, or ran last; None where the device does not tell. From any
-        thread."""
+        """Return the running dispatch of the present or last step; None if unknown. From any thread."""
         return None
 
     @abstractmethod
     def update_only(self, scalars: Array, start: int = 0) -> None:
-        """The update's dispatches alone, with the gradients of the last step; `start`: but so many."""
+        """Run the update's dispatches alone, with the gradients of the last step, from dispatch `start` on."""
 
     @abstractmethod
     def losses(self, wait: bool) -> list[tuple[int, float]]:
-        """(step, loss) pairs that became readable since the last call, in order, none missing of the last `KEPT`;
-        `wait`: all submitted ones."""
+        """Return (step, loss) pairs that became readable since the last call, in order, none missing of the last
+        `KEPT`; `wait`: all submitted ones."""
 
     @abstractmethod
     def wait(self) -> None:
-        """Return when nothing is in flight."""
+        """Wait until nothing is in flight."""
 
     @abstractmethod
     def poison(self) -> None:
-        """Fill every intermediate slot with NaN: results must not change (for tests and debugging)."""
+        """Fill every intermediate slot with NaN, which must not change results (for tests and debugging)."""
 
     @abstractmethod
     def close(self) -> None:
@@ -482,14 +479,14 @@ class Program(ABC):
 
 @dataclass(frozen=True, slots=True)
 class SharedBuffers:
-    """Buffers that a new program takes over from `program` instead of making its own: (its id, the id there)."""
+    """Buffers that a new program takes over from `program` instead of making its own: (its id, the id in `program`)."""
 
     program: Program
     buffers: tuple[tuple[int, int], ...]
 
 
 class Device(ABC):
-    """Runs plans. `target` is what to compile for; `synchronous`: a call returns when its work is done."""
+    """A device. `target` is what to compile for; `synchronous`: a call returns when its work is done."""
 
     info: DeviceInfo
     target: Target
@@ -497,7 +494,7 @@ class Device(ABC):
 
     @abstractmethod
     def turn(self) -> OwnerThread:
-        """Return the owner in whose turn a queue is used: on cpu a new one."""
+        """Return the owner thread that a queue is used on; on cpu a new one."""
 
     @abstractmethod
     def queue(self) -> Queue:
@@ -505,12 +502,12 @@ class Device(ABC):
 
     @abstractmethod
     def load(self, plan: ExecutionPlan, shared: SharedBuffers | None = None) -> Program:
-        """Validate the plan, allocate its buffers and make its kernels ready; raises `CompileError` before anything
-        is left half built. `shared` says which buffers live in another program of this device."""
+        """Validate the plan, allocate its buffers and make its kernels ready; raise `CompileError` before anything is
+        left half built. `shared` says which buffers live in another program of this device."""
 
     @abstractmethod
     def open_queue(self) -> tuple[Queue, OwnerThread]:
-        """Return a new queue for a door that has no plan, and the turn in which its methods are called."""
+        """Return a queue for a door that has no plan, and the owner thread that its methods are called on."""
 
 
 # turns -----------------------------------------------------------------------------------------------------
@@ -519,7 +516,7 @@ _lock = threading.Lock()
 
 
 def owner() -> OwnerThread:
-    """Return the owner of the first adapter, and of the list of adapters (a new one after a fork)."""
+    """Return the owner thread of the first adapter, which also lists the adapters (a new one after a fork)."""
     global _owner
     current = _owner
     if current is not None and _answers(current):

@@ -1,4 +1,4 @@
-"""Keep released memory for the next that asks for its size: `Pool(make, most=64 << 20)`."""
+"""Keep released memory for later requests of its size: `Pool(make, most=64 << 20)`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SMALLEST = 256  # bytes; every size is a multiple of it
 
 @lru_cache(maxsize=4096)
 def size_class(nbytes: int) -> int:
-    """Return the size that a request is rounded up to: four steps between two powers of two, multiples of 256, so that
-    at most a fifth is wasted and requests of almost one size meet."""
+    """Round a request up to its size class: four steps between two powers of two, multiples of 256, so that at most a
+    fifth is wasted and requests of almost one size share a class."""
     if nbytes <= SMALLEST:
         return SMALLEST
     step = max(SMALLEST, 1 << ((nbytes - 1).bit_length() - 3))
@@ -22,8 +22,8 @@ def size_class(nbytes: int) -> int:
 
 
 class Pool(Generic[M]):
-    """Free memory by size. The one made first is used first, so that lists of work meet the same memory again; beyond
-    `most` bytes what is released is dropped."""
+    """Free memory, by size class. The one made first is used first, so that lists of work meet the same memory again;
+    beyond `most` bytes what is released is dropped."""
 
     def __init__(self, make: Callable[[int], M], most: int) -> None:
         self._make, self.most = make, most
@@ -41,7 +41,7 @@ class Pool(Generic[M]):
         return self.created, made
 
     def give(self, nbytes: int, number: int, memory: M) -> bool:
-        """Take memory back; none is kept beyond `most` bytes. Return whether this is."""
+        """Add free memory to the pool; beyond `most` bytes it is dropped. Return whether this is."""
         if self.free_bytes + nbytes > self.most:
             return False
         heappush(self._free.setdefault(nbytes, []), (number, memory))
@@ -49,7 +49,7 @@ class Pool(Generic[M]):
         return True
 
     def clear(self) -> int:
-        """Drop everything that is free; return its bytes."""
+        """Drop all free memory, and return its bytes."""
         dropped, self.free_bytes = self.free_bytes, 0
         self._free.clear()
         return dropped

@@ -1,4 +1,4 @@
-"""Measure what a roofline is made of on a device (launch, bandwidth, peak), and keep it for `op.cost.roofline`."""
+"""Measure the figures of a roofline on a device (launch, bandwidth, peak), and keep them for `op.cost.roofline`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXTENT = {"hardware": 2048, "software": 256, "cpu": 1024}
 
 
 def measure(device: Device) -> Machine:
-    """Launch time, bandwidth and peak of a device, each as the best of five rounds of steps.
+    """Measure launch time, bandwidth and peak of a device, each as the best of five rounds of steps.
 
     Launch: what each of 64 tiny products adds to a step. Bandwidth: a negation of 4 to 64 MiB, bytes read and written.
     Peak: a square product, 2·n³ flops. Takes a second or two.
@@ -39,7 +39,7 @@ def measure(device: Device) -> Machine:
 
 
 def calibrate(device: Device) -> Machine:
-    """`measure`, and keep the figures in the user's cache folder, where `roofline(device)` finds them."""
+    """Measure a device, and keep the figures in the user's cache folder, where `roofline(device)` finds them."""
     machine = measure(device)
     keep_machine(machine)
     return machine
@@ -57,7 +57,7 @@ def _products(extent: int, count: int) -> Value:
 
 
 def _seconds(device: Device, build: Callable[[], Value]) -> float:
-    """Seconds per step of a graph of one input `x`, zeros."""
+    """Return the seconds per step of a graph of one input `x`, zeros."""
     with Graph() as graph:
         graph.set_outputs([build()])
     plan = compile(graph, mode="inference", target=device.target)

@@ -1,4 +1,4 @@
-"""Choose a device, and say which and why."""
+"""Choose a device, and give the reason."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ KINDS = '"auto", "wgpu", "wgpu:1", "wgpu:NVIDIA", "cpu" or a Device'
 
 
 def device(kind: str | Device = "auto") -> Device:
-    """A hardware adapter or cpu (`"auto"`), the best adapter (`"wgpu"`), one adapter by its number in the list of
-    `gdlab doctor` (`"wgpu:1"`) or by a part of its name (`"wgpu:NVIDIA"`), or NumPy (`"cpu"`); a Device is returned as
-    it is.
+    """Return a device: a hardware adapter or cpu (`"auto"`), the best adapter (`"wgpu"`), one adapter by its number in
+    the list of `gdlab doctor` (`"wgpu:1"`) or by a part of its name (`"wgpu:NVIDIA"`), or NumPy (`"cpu"`); a Device is
+    returned as it is.
 
     `.info.reason` tells why in one sentence. Where no adapter answers, `DeviceUnavailableError`; where the number or
     the name does not fit exactly one, `ArgumentError` with the list. Several adapters can be open in one process.
@@ -28,14 +28,14 @@ def device(kind: str | Device = "auto") -> Device:
 
 
 def checked_kind(kind: object) -> str:
-    """Return the name of a device if it is written as one; whether there is such an adapter is not asked."""
+    """Check the form of a device name, and return it; whether there is such an adapter is not checked."""
     if isinstance(kind, str) and (kind in DEVICES or (kind.startswith("wgpu:") and kind[5:].strip())):
         return kind
     raise ArgumentError("device", "kind", repr(kind), KINDS)
 
 
 def _best() -> Device:
-    """Hardware if there is any: a software adapter takes about 40 times as long for a step as NumPy does."""
+    """Return a hardware adapter if there is one, else cpu: a software adapter's step takes about 40 times as long."""
     from gdlab.devices.wgpu.wgpu_device import adapters
 
     try:

@@ -1,4 +1,4 @@
-"""Whether a plan fits an adapter, found before anything is made; and where its tensors lie there."""
+"""Check that a plan fits an adapter, before anything is made, and find the places of its tensors there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a tensor: in the device buffer `home` of `nbytes` bytes, from its beginning."""
+    """The place of a tensor: at the beginning of the device buffer `home` of `nbytes` bytes."""
 
     buffer: PlanBuffer
     home: tuple[str, int]
@@ -45,7 +45,7 @@ class Place:
 
 
 def zeros(shape: Shape, dtype: Any) -> np.ndarray[Any, Any]:
-    """Zeros in memory of this machine that begin at a line of the cache: products and sums of two arrays then take 0.93
+    """Return zeros in memory of this machine that begin at a cache line: products and sums of two arrays then take 0.93
     of the time (EPYC with AVX-512, 32 x 256 x 784 and 200,704 numbers, 2026-11-21)."""
     nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.zeros(nbytes + LINE, np.uint8)
@@ -55,7 +55,7 @@ def zeros(shape: Shape, dtype: Any) -> np.ndarray[Any, Any]:
 
 
 def round_up(nbytes: int) -> int:
-    """The next multiple of `ALIGN`, at least one."""
+    """Round up to a multiple of `ALIGN`, at least one."""
     return max(1, -(-nbytes // ALIGN)) * ALIGN
 
 
@@ -67,7 +67,7 @@ def plan_places(plan: ExecutionPlan) -> dict[int, Place]:
 
 
 def state_places(buffers: Iterable[PlanBuffer]) -> dict[int, Place]:
-    """Return the places of the state buffers of an update: each alone."""
+    """Return the places of the state buffers of an update, each in a device buffer of its own."""
     return {b.id: Place(b, ("state", b.id), round_up(b.nbytes)) for b in buffers}
 
 
@@ -79,13 +79,13 @@ def tenants(plan: ExecutionPlan, buffers: Iterable[int]) -> str:
 
 
 def check_plan(plan: ExecutionPlan, bounds: Bounds) -> None:
-    """Refuse a plan that is invalid, or asks for more than the adapter allows (it may be compiled for another one)."""
+    """Refuse a plan that is invalid, or that exceeds the bounds of the adapter (it may be compiled for another one)."""
     verify(_for_adapter(plan, bounds))
     _check_allocations(plan_places(plan).values(), bounds)
 
 
 def check_update(plan: ExecutionPlan, update: Update, bounds: Bounds) -> None:
-    """The same for an update."""
+    """Refuse an update that is invalid, or that exceeds the bounds of the adapter."""
     verify_update(_for_adapter(plan, bounds), update)
     _check_allocations(state_places(update.buffers).values(), bounds)
 
@@ -97,11 +97,11 @@ def check_memory(need: int, buffers: Iterable[PlanBuffer], free: int | None) -> 
         name = largest.name or f"%{largest.nodes[0] if largest.nodes else '?'}"
         tensor = f"tensor {name} {largest.dtype}{list(largest.shape)}"
         given = f"{nbytes(need)}, of which {nbytes(largest.nbytes)} are for {tensor}"
-        raise SessionError("session", "memory", given, f"at most {nbytes(free)}, what this machine has free")
+        raise SessionError("session", "memory", given, f"at most {nbytes(free)}, the free memory of this machine")
 
 
 def free_bytes() -> int | None:
-    """Memory that this machine can still give, where it tells (Linux), else its physical memory, else None."""
+    """Return the free memory of this machine, where it tells (Linux), else its physical memory, else None."""
     with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as lines:
         found = dict(line.split(":", 1) for line in lines)
         if "MemAvailable" in found:
@@ -110,7 +110,7 @@ def free_bytes() -> int | None:
 
 
 def physical_bytes() -> int | None:
-    """Physical memory of this machine, where it tells."""
+    """Return the physical memory of this machine, where it tells."""
     names = getattr(os, "sysconf_names", {})
     if "SC_PHYS_PAGES" in names and "SC_PAGE_SIZE" in names:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""Compute one op on device memory, now or soon: pieces bound to memory, kept and submitted.
+"""Compute one op on device memory, now or soon: pieces are bound to memory, cached and submitted.
 
 `QueueEngine` runs the kernels of plans on the queue of a device, `ReferenceEngine` the NumPy meaning of ops in a wider
 dtype. Both are called in the turn of the session.
@@ -32,11 +32,11 @@ from gdlab.plan.target import Target
 
 PIECES, BINDINGS = 4096, 16384  # kept at most; beyond it all are made again
 Operands = Sequence[AnyBuffer]
-Place = tuple[Hashable, tuple[int, ...]]  # what is bound, and the identities of the memory that it is bound to
+Place = tuple[Hashable, tuple[int, ...]]  # key of the bound work, and the identities of its memory
 
 
 class EagerCompute(ABC):
-    """Memory and arithmetic of a session."""
+    """The memory and arithmetic of a session."""
 
     counters: QueueCounters
     target: Target | None = None
@@ -46,7 +46,7 @@ class EagerCompute(ABC):
         self.alive = set[MemoryBlock]()
 
     def take(self, nbytes: int) -> MemoryBlock:
-        """Return memory that a tensor of so many bytes fits in."""
+        """Return memory for a tensor of `nbytes` bytes."""
         block = MemoryBlock(self._make(nbytes), nbytes)
         self.alive.add(block)
         self.allocs += 1
@@ -56,7 +56,7 @@ class EagerCompute(ABC):
         return block
 
     def free(self, block: MemoryBlock) -> None:
-        """Give memory back."""
+        """Release memory."""
         self.alive.discard(block)
         self.frees += 1
         self.live_bytes -= block.nbytes
@@ -82,7 +82,7 @@ class EagerCompute(ABC):
 
     @abstractmethod
     def copied(self, block: MemoryBlock, type: TensorType) -> MemoryBlock:
-        """Return memory that holds the same."""
+        """Return memory with a copy of the contents."""
 
     @abstractmethod
     def set_step(self, step: int) -> None:
@@ -90,23 +90,23 @@ class EagerCompute(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """Submit what is pending."""
+        """Submit pending work."""
 
     def on_host(self, block: MemoryBlock) -> bool:
-        """Whether reading memory costs no more than a copy."""
+        """Return whether reading memory costs no more than a copy."""
         return True
 
     def collect(self) -> int:
-        """Drop memory that nobody uses, and what was bound to it; return its bytes."""
+        """Drop free memory and its bindings; return its bytes."""
         return 0
 
     def stats(self) -> AllocatorStats:
-        """Return what is held."""
+        """Return counts and bytes of held memory."""
         return AllocatorStats(self.live_bytes, self.peak_bytes, self.pool_bytes, self.allocs, self.frees)
 
     @property
     def pool_bytes(self) -> int:
-        """Bytes that are free for the next tensor."""
+        """Bytes that are free for later tensors."""
         return 0
 
 
@@ -122,8 +122,8 @@ class PlacedPiece:
 
 
 class QueueEngine(EagerCompute):
-    """Kernels of plans. Dispatches of an adapter are submitted `flush_at` at a time; memory that is given back waits
-    for the dispatches that may read it."""
+    """The engine that runs the kernels of plans. Dispatches of an adapter are submitted `flush_at` at a time; memory
+    that is given back waits for the dispatches that may read it."""
 
     def __init__(self, device: Device, queue: Queue, flush_at: int) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class QueueEngine(EagerCompute):
 
     @contextmanager
     def _freeing(self, block: MemoryBlock) -> Iterator[None]:
-        """Give memory back where the block fails."""
+        """Release memory if the block fails."""
         try:
             yield
         except BaseException:
@@ -161,7 +161,7 @@ class QueueEngine(EagerCompute):
             raise
 
     def _forget(self, memory: Any) -> None:
-        """Drop what was bound to memory that is no longer kept."""
+        """Drop the bindings to memory that the pool did not keep."""
         for place in self._bound_to.pop(id(memory), ()):
             self._bindings.pop(place, None)
             for other in place[1]:
@@ -169,31 +169,31 @@ class QueueEngine(EagerCompute):
 
     @property
     def pool_bytes(self) -> int:
-        """Bytes of this queue's pool, which on an adapter is that of all."""
+        """Free bytes of this queue's pool, which all queues of an adapter share."""
         return self.queue.free_bytes
 
     def collect(self) -> int:
-        """Of the pool; bindings are made again."""
+        """Drop the free memory of the pool, and all bindings, which are made again."""
         self.flush()
         self._bindings.clear()
         self._bound_to.clear()
         return self.queue.collect()
 
     def on_host(self, block: MemoryBlock) -> bool:
-        """On cpu."""
+        """Return whether the device is cpu."""
         return self.immediate
 
     def nbytes(self, buffer: PlanBuffer) -> int:
-        """Bytes of a buffer here: NumPy keeps weights of storage dtypes decoded."""
+        """Return the bytes of a buffer on this device: NumPy keeps weights of storage dtypes decoded."""
         return 4 * TensorType(buffer.shape).num_elements if self.immediate else buffer.nbytes
 
     def size(self, type: TensorType) -> int:
-        """Bytes of a tensor here."""
+        """Return the bytes of a tensor on this device."""
         return 4 * type.num_elements if self.immediate else type.size_bytes
 
     # transfers --------------------------------------------------------------------------------------------------------
     def upload(self, type: TensorType, data: Array) -> MemoryBlock:
-        """Copy an array to new memory: nothing pending reads that."""
+        """Copy an array to new memory, which no pending work reads."""
         given = np.ascontiguousarray(data, type.dtype.numpy)
         if type.dtype.is_storage:
             words = encode(given.astype(np.float32), type.dtype)
@@ -204,7 +204,7 @@ class QueueEngine(EagerCompute):
         return block
 
     def download(self, block: MemoryBlock, type: TensorType) -> Array:
-        """Submit what is pending and copy."""
+        """Submit pending work, and copy."""
         self.flush()
         storage, words = type.dtype.is_storage, type.dtype.is_storage and not self.immediate
         made = np.empty(type.size_bytes // 4 if words else type.num_elements, np.uint32)
@@ -223,12 +223,12 @@ class QueueEngine(EagerCompute):
 
     # numbers ----------------------------------------------------------------------------------------------------------
     def set_numbers(self, numbers: Array) -> None:
-        """Write the numbers that kernels read, for what is submitted from now on."""
+        """Write the numbers that kernels read in later submissions."""
         self.flush()
         self.queue.set_scalars("eager", numbers)
 
     def set_step(self, step: int) -> None:
-        """As two of the numbers."""
+        """Write the step as two of the numbers."""
         numbers = np.zeros(len(SCALARS), np.float32)
         numbers[SCALARS.index("step_low")], numbers[SCALARS.index("step_high")] = step & 0xFFFF, step >> 16
         self.set_numbers(numbers)
@@ -266,7 +266,7 @@ class QueueEngine(EagerCompute):
         return out
 
     def _recipe(self, near: tuple[Any, ...], op: str, attrs: Attrs, types: tuple[TensorType, ...]) -> PlacedPiece:
-        """Return the recipe of an op on types; it is found again by the identities of these objects, which it holds."""
+        """Return the recipe of an op on types, also cached by the identities of these objects, which it keeps alive."""
         key = (op, attrs_key(attrs), *types)
         recipe = self._recipes.get(key) or self._made(key, op, attrs, types)
         if len(self._near) >= PIECES:
@@ -304,7 +304,7 @@ class QueueEngine(EagerCompute):
     def bound(
         self, place: Place, dispatches: Sequence[Dispatch], buffers: dict[int, PlanBuffer], at: dict[int, MemoryBlock]
     ) -> tuple[Item, ...]:
-        """Return dispatches bound to memory, kept under `place` for as long as that memory."""
+        """Return dispatches bound to memory, cached under `place` as long as that memory is."""
         known = self._bindings.get(place)
         if known is not None:
             return known
@@ -328,7 +328,7 @@ class QueueEngine(EagerCompute):
         return Region(block.memory[:count].view(dtype).reshape(buffer.shape), 0, 4 * count)
 
     def submit(self, items: Sequence[Item]) -> None:
-        """Run work now, or with what is pending."""
+        """Run work now, or together with pending work."""
         self._submit(items)
 
     def _submit(self, items: Sequence[Item]) -> None:
@@ -345,7 +345,7 @@ class QueueEngine(EagerCompute):
             raise
 
     def flush(self) -> None:
-        """Submit what is pending; then give back the memory that it read. Where that fails it stays pending."""
+        """Submit pending work; then release the memory that it read. Where that fails it stays pending."""
         if self._pending:
             self.queue.submit("eager", self._pending)
             self._pending = []
@@ -356,7 +356,7 @@ class QueueEngine(EagerCompute):
 
 # in a wider dtype -----------------------------------------------------------------------------------------------------
 class ReferenceEngine(EagerCompute):
-    """The NumPy meaning of ops in `dtype`."""
+    """The engine that evaluates the NumPy meaning of ops in `dtype`."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         super().__init__()
@@ -374,7 +374,7 @@ class ReferenceEngine(EagerCompute):
         return block
 
     def compute(self, op: str, attrs: Attrs, operands: Operands, type: TensorType) -> MemoryBlock:
-        """Evaluate the reference; it must not leave the dtype."""
+        """Evaluate the reference; its result must have the dtype."""
         with at_step(self.step):
             value = REGISTRY[op].reference([array_of(b) for b in operands], dict(attrs), exact=True)
         if type.dtype is not u32 and all(b.type.dtype is u32 for b in operands):
@@ -394,30 +394,30 @@ class ReferenceEngine(EagerCompute):
         return self._holding(array.reshape(type.shape))
 
     def download(self, block: MemoryBlock, type: TensorType) -> Array:
-        """Copy it."""
+        """Copy the array."""
         self.counters.read_back(block.nbytes)
         return np.array(block.memory).reshape(type.shape)
 
     def copied(self, block: MemoryBlock, type: TensorType) -> MemoryBlock:
-        """Copy it."""
+        """Copy the array."""
         return self._holding(block.memory.copy())
 
     def set_step(self, step: int) -> None:
-        """Of `at_step`."""
+        """Draw the random numbers of this step, by `at_step`."""
         self.step = step
 
     def flush(self) -> None:
-        """Nothing is ever pending."""
+        """Return at once: nothing is ever pending."""
 
 
 def array_of(buffer: AnyBuffer) -> Array:
-    """Return the array of a buffer of a `ReferenceEngine`: views share memory in the shape of another."""
+    """Return the array of a buffer of a `ReferenceEngine`: views show the same memory in another shape."""
     array: Array = buffer.block.memory
     return array.reshape(buffer.type.shape)
 
 
 def engine_of(device: Device, scalar: np.dtype[Any], flush_at: int) -> tuple[EagerCompute, Any]:
-    """Return the engine of a session, and the turn in which it is called."""
+    """Return the engine of a session, and the owner thread that it is called on."""
     turn = device.turn()
     if scalar != np.float32:
         return ReferenceEngine(scalar), turn

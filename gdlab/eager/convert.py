@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TensorConv(ABC):
-    """Convert between arrays of one dtype and buffers of a session, and scalars to floats of the host."""
+    """A conversion between arrays of one dtype and buffers of a session, and from scalars to floats of the host."""
 
     @abstractmethod
     def to_any_buffer(self, session: EagerSession, array: Any) -> AnyBuffer:
@@ -35,8 +35,8 @@ class TensorConv(ABC):
 
 @dataclass(frozen=True, slots=True)
 class FloatConv(TensorConv):
-    """Convert real numbers that a device tensor holds: float64, float32, float16 and Python floats are rounded to the
-    nearest f32, integers become u32. Downloads have `dtype`, or that of the session."""
+    """The conversion of real numbers that a device tensor can hold: float64, float32, float16 and Python floats are
+    rounded to the nearest f32, integers become u32. Downloads have `dtype`, or that of the session."""
 
     dtype: Any = None
 
@@ -60,7 +60,7 @@ class FloatConv(TensorConv):
 
 @dataclass(frozen=True, slots=True)
 class HostOnlyConv(TensorConv):
-    """Refuse transfers of a dtype that no device tensor holds. Sessions on cpu compute with it."""
+    """The conversion of a dtype that no device tensor can hold. Sessions on cpu compute with it."""
 
     name: str
 
@@ -75,7 +75,7 @@ class HostOnlyConv(TensorConv):
         return session.read_buffer(buffer)
 
     def to_float(self, scalar: Any) -> float:
-        """Refuse: a float of the host holds less."""
+        """Refuse the conversion: a float of the host is less precise."""
         raise DTypeError("eager.to_float", "dtype", self.name, "float32 or float64")
 
     def check(self, where: str, session: EagerSession) -> None:
@@ -93,7 +93,7 @@ _CONVS: dict[np.dtype[Any], TensorConv] = {
 
 
 def register_conv(dtype: Any, conv: TensorConv) -> TensorConv:
-    """Use a conversion for a dtype from now on; return the one before. Sessions look it up by the dtype of the data."""
+    """Register a conversion for a dtype; return the earlier one. Sessions look it up by the dtype of the data."""
     if not isinstance(conv, TensorConv):
         raise ArgumentError("eager.register_conv", "conv", type(conv).__name__, "a TensorConv, such as FloatConv()")
     old = conv_of(dtype)
@@ -102,7 +102,7 @@ def register_conv(dtype: Any, conv: TensorConv) -> TensorConv:
 
 
 def conv_of(dtype: Any) -> TensorConv:
-    """Return the conversion of a dtype: `HostOnlyConv` for one that nobody registered."""
+    """Return the conversion of a dtype; `HostOnlyConv` for one without registration."""
     try:
         key = np.dtype(dtype)
     except (TypeError, ValueError, UnicodeError):
@@ -114,7 +114,7 @@ def conv_of(dtype: Any) -> TensorConv:
 
 
 def dtype_of(data: Any) -> np.dtype[Any]:
-    """Return the dtype of data: that of floats for what is no regular array."""
+    """Return the dtype of data; float64 for data that is no regular array."""
     try:
         return np.asarray(data).dtype
     except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Options of an eager session."""
+"""Define the options of an eager session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCALARS = (np.float32, np.float64, np.longdouble)
 
 @dataclass(frozen=True)
 class Options:
-    """Say where and how a session computes.
+    """The options that say where and how a session computes.
 
     `device`: `"auto"`, `"cpu"`, `"wgpu"`, `"wgpu:1"` or a Device (`use_gpu` chooses between cpu and wgpu); `scalar`:
     what cpu computes in, float32 with the bits of plans, float64 and long double with the NumPy meaning of ops;

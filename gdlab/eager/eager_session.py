@@ -78,7 +78,7 @@ _numbers = itertools.count(1)
 
 
 def call(method: Callable[Concatenate[EagerSession, P], R]) -> Callable[Concatenate[EagerSession, P], R]:
-    """Decorator: a call of an open session, one at a time; its error tells the user's line."""
+    """Decorate a method as a call of an open session, one at a time; its errors name the user's line."""
 
     @wraps(method)
     def called(self: EagerSession, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -133,7 +133,7 @@ class EagerSession:
     # life -------------------------------------------------------------------------------------------------------------
     @property
     def device(self) -> DeviceInfo:
-        """The device that it computes on."""
+        """The device that the session computes on."""
         return self._device.info
 
     @property
@@ -143,20 +143,20 @@ class EagerSession:
 
     @property
     def device_tape(self) -> Tape:
-        """The recording, where an adapter computes it; on cpu an empty one."""
+        """The recording if an adapter computes it; on cpu an empty one."""
         return self.tape if not self._device.synchronous else Tape(self, self.generation)
 
     @property
     def cpu_tape(self) -> Tape:
-        """The recording, where cpu computes it; on an adapter an empty one."""
+        """The recording if cpu computes it; on an adapter an empty one."""
         return self.tape if self._device.synchronous else Tape(self, self.generation)
 
     def counters(self) -> dict[str, int]:
-        """Totals of its queue: `dispatches`, `submissions`, `pieces_created`, `bindings_created` …"""
+        """Return totals of the queue: `dispatches`, `submissions`, `pieces_created`, `bindings_created` …"""
         return self.engine.counters.as_dict()
 
     def locked(self, function: Callable[..., R], *args: Any) -> R:
-        """Run a function in the turn of the device."""
+        """Run a function on the owner thread of the device."""
         if self.lock is not None:
             with self.lock:
                 return function(*args)
@@ -167,7 +167,7 @@ class EagerSession:
             raise EagerError(f"eager.{where}", f"session {self.number}", "a closed session", "an open one")
 
     def check_tape(self, tape: Tape, op: str, *ids: int) -> None:
-        """Raise `EagerError` for a tape that is not the one of now."""
+        """Raise `EagerError` for a tape that is not the current one."""
         where, shown = f"eager.{op}", f"TensorRef %{ids[0]}" if ids else f"the tape of generation {tape.generation}"
         if tape.session is not self:
             given = f"{shown} of session {tape.session.number}"
@@ -213,7 +213,7 @@ class EagerSession:
             self._nats.clear()
 
     def _release_dropped(self) -> None:
-        """Give the memory of gradients back that nobody holds any more."""
+        """Release the memory of gradients that nothing refers to any more."""
         while self.dropped:
             for found in self.dropped.popleft():
                 if isinstance(found, AnyBuffer):
@@ -221,7 +221,7 @@ class EagerSession:
 
     @contextmanager
     def generation_block(self) -> Iterator[Tape]:
-        """A recording of its own: reset, the block, reset."""
+        """Give the block a recording of its own: reset before and after it."""
         self.reset_tape()
         try:
             yield self.tape
@@ -239,7 +239,7 @@ class EagerSession:
 
     @contextmanager
     def no_grad(self) -> Iterator[None]:
-        """Inside the block new leaves are not differentiable."""
+        """Make new leaves not differentiable inside the block."""
         before, self.tracks = self.tracks, False
         try:
             yield
@@ -264,7 +264,7 @@ class EagerSession:
         self.open = False
 
     def flush(self) -> None:
-        """Submit what is pending."""
+        """Submit pending work."""
         self._check_open("flush")
         self.locked(self.engine.flush)
 
@@ -294,7 +294,7 @@ class EagerSession:
 
     @call
     def use(self, param: Param) -> TensorRef:
-        """The value of a parameter of now, as a leaf."""
+        """Return the current value of a parameter as a leaf."""
         return parameter_leaf(self.tape, self._own_param("use", param))
 
     def _own_param(self, where: str, param: Any) -> Param:
@@ -307,7 +307,7 @@ class EagerSession:
 
     @call
     def input(self, value: Any, name: str | None = None, requires_grad: bool = False) -> TensorRef:
-        """A leaf that holds a copy of `value`: integers as indices (u32), other numbers as f32."""
+        """Return a leaf with a copy of `value`: integers as indices (u32), other numbers as f32."""
         _check_name("eager.input", name)
         if requires_grad is not False:
             check_kind("eager.input", "requires_grad", requires_grad, FLAG)
@@ -318,7 +318,7 @@ class EagerSession:
 
     @call
     def const(self, value: Any, name: str | None = None) -> TensorRef:
-        """A constant of the tape: part of the graph."""
+        """Return a constant of the tape, which is part of the graph."""
         _check_name("eager.const", name)
         data = self.taken("eager.const", repr(name or "value"), value)
         type = type_of(data)
@@ -328,15 +328,15 @@ class EagerSession:
         return self.tape.put_constant((("data", held),), type, name or "", source, data)
 
     def detach(self, x: TensorRef) -> TensorRef:
-        """The same memory; no gradient flows."""
+        """Return the same memory as a tensor that no gradient flows through."""
         return REGISTRY["stop_gradient"](self.own("detach", x))  # type: ignore[return-value]
 
     def feed(self, **arrays: Any) -> None:
-        """Give arrays for `gd.input(name, shape)` on the tape."""
+        """Give arrays to `gd.input(name, shape)` on the tape."""
         self._feeds.update(arrays)
 
     def named_leaf(self, kind: str, attrs: Mapping[str, Any], type: TensorType, name: str) -> TensorRef:
-        """The leaf that a builder asks for by name."""
+        """Return the leaf that a builder asks for by name."""
         return self.locked(self._named_leaf, kind, attrs, type, name)
 
     def _named_leaf(self, kind: str, attrs: Mapping[str, Any], type: TensorType, name: str) -> TensorRef:
@@ -374,12 +374,12 @@ class EagerSession:
 
     @call
     def read_buffer(self, buffer: AnyBuffer) -> Array:
-        """Return a fresh array of what a buffer holds."""
+        """Return a fresh array of a buffer's contents."""
         return self.engine.download(self._own_buffer("read_buffer", buffer).block, buffer.type)
 
     @call
     def buffer(self, id: int) -> AnyBuffer:
-        """The memory of a node."""
+        """Return the memory of a node."""
         if not isinstance(id, (int, np.integer)) or not 0 <= id < len(self.tape):
             raise OutputIndexError("eager.buffer", "tensor id", id, f"0 … {len(self.tape) - 1}")
         return self.tape.buffers[id]
@@ -394,23 +394,23 @@ class EagerSession:
         return buffer
 
     def buffer_of(self, block: MemoryBlock, type: TensorType) -> AnyBuffer:
-        """A first reference to memory."""
+        """Return a first reference to memory."""
         return AnyBuffer(self.number, type, block, self.engine.free)
 
     # mirrors ----------------------------------------------------------------------------------------------------------
     @call
     def param_value(self, param: Param) -> Array:
-        """A copy of the value of now."""
+        """Return a copy of a parameter's current value."""
         return self._own_param("param_value", param).sync().copy()
 
     @call
     def sync_param_device_to_host(self, param: Param) -> None:
-        """Download the value where the host is stale."""
+        """Download the value if the host's copy is stale."""
         self._own_param("sync_param_device_to_host", param).sync()
 
     @call
     def set_param_device_value(self, param: Param, buffer: AnyBuffer) -> None:
-        """Take memory as the value (a reference of its own); the host is stale."""
+        """Use memory as the value of a parameter (by a reference of its own); the host's copy becomes stale."""
         param = self._own_param("set_param_device_value", param)
         given = self._own_buffer("set_param_device_value", buffer)
         self._check_value(param, "device value", given.type)
@@ -418,7 +418,7 @@ class EagerSession:
 
     @call
     def set_param_host_value(self, param: Param, value: Any) -> None:
-        """Take a copy of an array as the value; the mirror is dropped, and what only it held."""
+        """Use a copy of an array as the value of a parameter; the mirror is dropped, with memory that only it held."""
         param = self._own_param("set_param_host_value", param)
         data = self.taken("eager.set_param_host_value", repr(param.name), value, floats=True)
         self._check_value(param, "host value", TensorType(data.shape, param.type.dtype))
@@ -437,7 +437,7 @@ class EagerSession:
 
     @call
     def of_any_buffer(self, buffer: AnyBuffer, dtype: Any = None) -> Array:
-        """Download a buffer by the conversion of a dtype, else as the session computes."""
+        """Download a buffer by the conversion of a dtype, by default that of the session."""
         given = self._own_buffer("of_any_buffer", buffer)
         return self.read_buffer(given) if dtype is None else conv_of(dtype).of_any_buffer(self, given)
 
@@ -450,8 +450,8 @@ class EagerSession:
         return self.buffer_of(self.engine.upload(type, data), type)
 
     def converted(self, where: str, data: Any) -> Any:
-        """Return data as numbers: by the conversion that somebody registered for its dtype, else itself. What only a
-        host holds goes to no adapter."""
+        """Return data as numbers: by the conversion registered for its dtype, else unchanged. What only a host holds
+        goes to no adapter."""
         dtype = dtype_of(data)
         conv = conv_of(dtype)
         if type(conv) in (FloatConv, HostOnlyConv):
@@ -465,23 +465,23 @@ class EagerSession:
             buffer.release()
 
     def taken(self, where: str, what: str, data: Any, floats: bool = False) -> Array:
-        """Return a copy of data as a tensor of this session holds it."""
+        """Return a copy of data in the dtype that a tensor of this session has."""
         return taken(where, what, self.converted(where, data), self.opts.scalar, floats)
 
     # numbers ----------------------------------------------------------------------------------------------------------
     @property
     def nats(self) -> tuple[int, ...]:
-        """The numbers of now."""
+        """The numbers of the session, as now."""
         return tuple(self._nats.values)
 
     @call
     def input_nat(self, value: int) -> NatRef:
-        """Keep a number 0 … 2^32 − 1; it may stand wherever an op takes indices."""
+        """Store a number 0 … 2^32 − 1, which may be an operand wherever an op takes indices."""
         return NatRef(self, self._nats.generation, self._nats.add("eager.input_nat", [value]))
 
     @call
     def get_nat(self, ref: NatRef) -> int:
-        """The number of now."""
+        """Return the current number."""
         return self._nats.get("eager.get_nat", ref)[0]
 
     @call
@@ -492,7 +492,7 @@ class EagerSession:
     @call
     @kinds(values=NUMBERS)
     def nat_vec_to_array(self, values: Any) -> list[int]:
-        """Integers of an array, a list or a u32 tensor as ints."""
+        """Return the integers of an array, a list or a u32 tensor as ints."""
         array = values.numpy() if isinstance(values, TensorRef) else values
         found = array.tolist() if isinstance(array, np.ndarray) else list(array)
         return [checked_nat("eager.nat_vec_to_array", v, at) for at, v in enumerate(found)]
@@ -500,7 +500,7 @@ class EagerSession:
     @call
     @kinds(values=SEVERAL)
     def input_nat_vec(self, values: Sequence[int]) -> NatVecRef:
-        """Keep a block of numbers."""
+        """Store a block of numbers."""
         given = list(values)
         if not given:
             raise ShapeError("eager.input_nat_vec", "length", 0, "at least 1")
@@ -508,7 +508,7 @@ class EagerSession:
 
     @call
     def get_nat_vec(self, ref: NatVecRef) -> list[int]:
-        """The numbers of now."""
+        """Return the current numbers."""
         return self._nats.get("eager.get_nat_vec", ref)
 
     @call
@@ -518,14 +518,14 @@ class EagerSession:
         self._nats.set("eager.set_nat_vec", ref, list(values))
 
     def nat_leaf(self, ref: NatVecRef) -> TensorRef:
-        """A u32 leaf of numbers of now."""
+        """Return a u32 leaf of the current numbers."""
         numbers = np.array(self._nats.get("eager.nat", ref), np.uint32)
         return self.locked(input_leaf, self.tape, numbers, "", False)
 
     # random numbers ---------------------------------------------------------------------------------------------------
     @call
     def begin_draws(self, step: int) -> None:
-        """Draw the random numbers of this step in this recording; the next has the step behind it."""
+        """Draw the random numbers of this step in this recording; the next recording draws those of the next step."""
         if isinstance(step, bool) or not isinstance(step, (int, np.integer)) or not 0 <= step < 2**32:
             raise ArgumentError("eager.begin_draws", "step", repr(step), "an int in 0 … 2^32 − 1")
         if self.tape.draws:
@@ -544,17 +544,17 @@ class EagerSession:
             self._drawn_step = self.step_number
 
     def rand_uniform(self, shape: Sequence[int], seed: Seed = None, call: int | None = None) -> TensorRef:
-        """Uniform numbers in [0, 1). `seed`: that of the session, another one, or a stream, which goes on."""
+        """Draw uniform numbers in [0, 1). `seed`: that of the session, another one, or a stream, which goes on."""
         return self._draw("rand_uniform", seed, call, shape=_extents(shape))
 
     def rand_normal(self, shape: Sequence[int], seed: Seed = None, call: int | None = None) -> TensorRef:
-        """Normal numbers."""
+        """Draw normal numbers."""
         return self._draw("rand_normal", seed, call, shape=_extents(shape))
 
     def bernoulli_mask(
         self, shape: Sequence[int], keep_prob: float | TensorRef, seed: Seed = None, call: int | None = None
     ) -> TensorRef:
-        """1 with this probability, else 0; a tensor of one element may give it."""
+        """Draw 1 with this probability, else 0; a tensor of one element may give it."""
         if isinstance(keep_prob, TensorRef):
             keep = self.own("bernoulli_mask", keep_prob)
             return REGISTRY["less"](self.rand_uniform(shape, seed, call), keep)  # type: ignore[return-value]
@@ -562,13 +562,13 @@ class EagerSession:
 
     @kinds(train=FLAG)
     def dropout(self, state: RngState | None, x: TensorRef, p: float, train: bool = True) -> TensorRef:
-        """Each element 0 with probability p, else over 1 − p; `train=False`: x itself, and nothing is drawn."""
+        """Set each element to 0 with probability p, else divide it by 1 − p; `train=False`: return x, draw nothing."""
         self.own("dropout", x)
         return self._draw("dropout", state, None, x=x, p=p) if train else x
 
     @kinds(state=STREAM)
     def split_rng(self, state: RngState) -> RngState:
-        """The next child of a stream."""
+        """Return the next child of a stream."""
         return state.split()
 
     def _draw(self, op: str, seed: Seed, call: int | None, **attrs: Any) -> TensorRef:
@@ -583,14 +583,14 @@ class EagerSession:
     # memory -----------------------------------------------------------------------------------------------------------
     @call
     def release_device_buffer(self, buffer: AnyBuffer) -> bool:
-        """Give a reference up; False where it was given up before."""
+        """Release a reference; return False if it was released before."""
         return self._own_buffer("release_device_buffer", buffer).release()
 
     release_any_buffer = release_device_buffer
 
     @call
     def release_tape_non_param_values(self) -> None:
-        """Release the values of this recording but those of parameters."""
+        """Release the values of this recording, but not those of parameters."""
         for id, buffer in enumerate(self.tape.buffers):
             facts = self.tape.facts.get(id)
             if facts is None or facts.param is None:
@@ -598,7 +598,7 @@ class EagerSession:
 
     @call
     def release_tape_after_optimizer_step(self) -> None:
-        """Release the values of this recording but those of frozen parameters: the step made new mirrors."""
+        """Release the values of this recording, but not those of frozen parameters: the step made new mirrors."""
         for id, buffer in enumerate(self.tape.buffers):
             facts = self.tape.facts.get(id)
             if facts is None or facts.param is None or facts.param.requires_grad:
@@ -618,14 +618,14 @@ class EagerSession:
         grads.release()
 
     def check_any_buffer_size(self, where: str, buffer: AnyBuffer) -> None:
-        """Raise where memory has fewer bytes than its type needs."""
+        """Raise if memory has fewer bytes than its type needs."""
         given = self._own_buffer(where, buffer)
         if given.block.nbytes < given.nbytes:
             raise ShapeError(where, "buffer size", f"{given.block.nbytes} bytes", f"{given.nbytes} ({given.type})")
 
     @call
     def owned_any_buffer(self, where: str, buffer: AnyBuffer) -> AnyBuffer:
-        """Check the size, then copy."""
+        """Check the size, then return a copy."""
         self.check_any_buffer_size(where, buffer)
         made = self.buffer_of(self.engine.copied(buffer.block, buffer.type), buffer.type)
         made.block.origin = Origin("owned_any_buffer", capture())
@@ -633,18 +633,18 @@ class EagerSession:
 
     @call
     def collect_allocator(self) -> int:
-        """Give pooled memory back and forget what was bound to it; return its bytes."""
+        """Release pooled memory and forget its bindings; return its bytes."""
         return self.engine.collect()
 
     def allocator_stats(self) -> AllocatorStats:
-        """Return what the session holds."""
+        """Return counts and bytes of the session's memory."""
         return self.locked(self.engine.stats)
 
     @call
     def assert_no_leaks(self) -> None:
-        """Raise where more is alive than parameters and their moments; names what holds it, with the user's lines."""
+        """Raise if more is alive than parameters and their moments, with the owners and the user's lines."""
         self._release_dropped()
-        kept = {id(b.block): b.block.nbytes for b in self._kept()}
+        kept = {id(b.block): b.block.nbytes for b in self._owned_buffers()}
         if self.engine.live_bytes == sum(kept.values()):
             return
         self.tape.tell_origins()
@@ -654,43 +654,43 @@ class EagerSession:
         wanted = f"{sum(kept.values())}, parameters and moments{shown}"
         raise EagerError("eager.assert_no_leaks", "live bytes", self.engine.live_bytes, wanted)
 
-    def _kept(self) -> list[AnyBuffer]:
+    def _owned_buffers(self) -> list[AnyBuffer]:
         return [*(p.mirror for p in self.params if p.mirror is not None), *self.rules.buffers()]
 
     # gradients --------------------------------------------------------------------------------------------------------
     @call
     @kinds(create_graph=FLAG)
     def backward(self, out: TensorRef, seed: Any = None, *, create_graph: bool = False) -> Grads:
-        """Gradients of all leaves that need one; each is `x.grad` too. `seed`: the cotangent of `out`, which else has
-        one element."""
+        """Compute the gradients of all leaves that need one; each is `x.grad` too. `seed`: the cotangent of `out`,
+        which else has one element."""
         return backward.backward(self, self.own("backward", out), seed, create_graph)
 
     @call
     def backward_dense_all(self, out: TensorRef, seed: Any) -> list[AnyBuffer]:
-        """One gradient per node of the recording, zeros where none arrives."""
+        """Compute one gradient per node of the recording, zeros where none arrives."""
         return backward.dense(self, {self.own("backward_dense_all", out): seed})
 
     @call
     def backward_scalar_dense_all(self, loss: TensorRef) -> list[AnyBuffer]:
-        """One gradient per node of the recording."""
+        """Compute one gradient per node of the recording, of a scalar loss."""
         return backward.dense(self, {self.own("backward_scalar_dense_all", loss): None})
 
     @call
     @kinds(seeds=MAPPING)
     def backward_dense_from(self, seeds: Mapping[TensorRef, Any]) -> list[AnyBuffer]:
-        """One gradient per node, of several outputs with a cotangent each."""
+        """Compute one gradient per node, of several outputs with a cotangent each."""
         return backward.dense(self, {self.own("backward_dense_from", out): seed for out, seed in seeds.items()})
 
     @call
     @kinds(missing=TEXT)
     def backward_scalar_param_grads(self, loss: TensorRef, missing: str = "zero") -> DeviceGradMap:
-        """Gradients of trainable parameters, on the device. `missing`: what is made of those that the loss does not
-        reach: "zero", "none" or "error"."""
+        """Compute the gradients of trainable parameters, on the device. `missing`: what is made of those that the loss
+        does not reach: "zero", "none" or "error"."""
         return backward.param_grads(self, self.own("backward_scalar_param_grads", loss), missing)
 
     @contextmanager
     def grad_map(self, loss: TensorRef, missing: str = "zero") -> Iterator[DeviceGradMap]:
-        """`backward_scalar_param_grads`, released at the end of the block."""
+        """Compute `backward_scalar_param_grads`, and release it at the end of the block."""
         grads = self.backward_scalar_param_grads(loss, missing)
         try:
             yield grads
@@ -700,20 +700,20 @@ class EagerSession:
     @call
     @kinds(wrt=SEVERAL)
     def vjp(self, out: TensorRef, seed: Any, wrt: Sequence[TensorRef]) -> list[Array]:
-        """Cotangents of `wrt` (nodes of the recording) under a cotangent of `out`."""
+        """Compute the cotangents of `wrt` (nodes of the recording) under a cotangent of `out`."""
         refs = [self.own("vjp", x) for x in wrt]
         return backward.cotangents(self, self.own("vjp", out), seed, refs)
 
     @call
     @kinds(tangents=MAPPING)
     def jvp(self, out: TensorRef, tangents: Mapping[TensorRef, Any]) -> Array:
-        """The derivative of `out` along tangents of nodes."""
+        """Compute the derivative of `out` along tangents of nodes."""
         return backward.jvp(self, self.own("jvp", out), tangents)
 
     @call
     @kinds(tangents=MAPPING)
     def hvp(self, loss: TensorRef, tangents: Mapping[TensorRef, Any]) -> list[Array]:
-        """The second derivative of a loss along tangents, one array for each."""
+        """Compute the second derivative of a loss along tangents, one array for each."""
         return backward.hvp(self, self.own("hvp", loss), tangents)
 
     @call
@@ -728,17 +728,17 @@ class EagerSession:
 
     @call
     def jacrev(self, out: TensorRef, x: TensorRef) -> Array:
-        """The derivative of `out` by `x`, row by row: shape out.shape + x.shape."""
+        """Compute the derivative of `out` by `x`, row by row: shape out.shape + x.shape."""
         return backward.jacrev(self, self.own("jacrev", out), self.own("jacrev", x))
 
     @call
     def jacfwd(self, out: TensorRef, x: TensorRef) -> Array:
-        """The derivative of `out` by `x`, column by column: shape out.shape + x.shape."""
+        """Compute the derivative of `out` by `x`, column by column: shape out.shape + x.shape."""
         return backward.jacfwd(self, self.own("jacfwd", out), self.own("jacfwd", x))
 
     @call
     def hessian(self, loss: TensorRef, x: TensorRef) -> Array:
-        """The second derivative of a loss by `x`: shape x.shape + x.shape."""
+        """Compute the second derivative of a loss by `x`: shape x.shape + x.shape."""
         return backward.hessian(self, self.own("hessian", loss), self.own("hessian", x))
 
     @call
@@ -755,7 +755,7 @@ class EagerSession:
 
     def jit(self, function: Callable[..., TensorRef]) -> Jitted:
         """Return a function of tensors that is recorded once for each combination of types, then run from a plan with
-        the parameters of now. No gradient flows through it; control flow on values is kept as it went, which a warning
+        current parameters. No gradient flows through it; control flow on values is kept as it went, which a warning
         tells once."""
         self._check_open("jit")
         self.jitted.append(Jitted(self, function))
@@ -764,7 +764,7 @@ class EagerSession:
     @call
     @kinds(outputs=TENSORS)
     def to_graph(self, outputs: TensorRef | Sequence[TensorRef] | Mapping[str, TensorRef]) -> TapeExport:
-        """The part of this recording that the outputs need, as a graph."""
+        """Return the part of this recording that the outputs need, as a graph."""
         return to_graph(self, outputs)
 
     # steps ------------------------------------------------------------------------------------------------------------
@@ -783,11 +783,11 @@ class EagerSession:
         parameter_steps.step(self, rule, grads, check_finite, reset_state)
 
     def sgd_step_all(self, lr: float, grads: Grads) -> None:
-        """A step of `Sgd(lr)`."""
+        """Make a step of `Sgd(lr)`."""
         self.step(parameter_steps.Sgd(lr), grads)
 
     def adam_step_all(self, grads: Grads, lr: float = 1e-3) -> None:
-        """A step of `Adam(lr)`."""
+        """Make a step of `Adam(lr)`."""
         self.step(parameter_steps.Adam(lr), grads)
 
     @kinds(build_loss=FUNCTION)
@@ -801,13 +801,13 @@ class EagerSession:
 
     @call
     def state_dict(self) -> dict[str, Array]:
-        """Parameters, moments, counters and the seed as arrays, for `numpy.savez`."""
+        """Return parameters, moments, counters and the seed as arrays, for `numpy.savez`."""
         return parameter_steps.state_dict(self)
 
     @call
     @kinds(state=NAMED)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave, bit by bit; checks everything first."""
+        """Restore a `state_dict`, bit by bit; everything is checked first."""
         parameter_steps.load_state_dict(self, state)
 
     if TYPE_CHECKING:  # bound in gdlab/__init__.py
@@ -816,17 +816,17 @@ class EagerSession:
 
 
 def _extents(shape: Any) -> Any:
-    """Return a shape for an op, which refuses what is none."""
+    """Return a shape for an op, which then refuses it if it is invalid."""
     return tuple(shape) if is_several(shape) else shape
 
 
 def traced(value: TensorRef) -> str:
-    """A node that has run, in one line: id, op, type, min, mean, max; up to 16 numbers whole."""
+    """Describe a node that has run in one line: id, op, type, min, mean, max; up to 16 numbers whole."""
     return f"%{value.id} {value.node.op} {value.type}: {array_words(value.numpy())}"
 
 
 def tape_text(tape: Tape) -> str:
-    """The tape as text, each node with its value."""
+    """Return the tape as text, each node with its value."""
     lines = tape.copy().text().splitlines()
     shown = []
     for node, line in zip(tape.nodes, lines, strict=False):

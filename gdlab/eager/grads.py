@@ -1,4 +1,4 @@
-"""Run the sweep of `differentiate` on a tape: the adjoints are computed behind the recording and cut off again."""
+"""Run the sweep of `differentiate` on a tape: the adjoints are computed after the recording and cut off again."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Grads(Mapping[int, Any]):
         return self._sums[param.uid]
 
     def release(self) -> None:
-        """Give the memory back; idempotent."""
+        """Release the memory; idempotent."""
         self.released = True
         for found in (*self._found.values(), *self._sums.values()):
             if isinstance(found, AnyBuffer):
@@ -115,7 +115,7 @@ def added(session: EagerSession, buffers: Sequence[AnyBuffer]) -> AnyBuffer:
 
 # the sweep ------------------------------------------------------------------------------------------------------------
 class _Recorded:
-    """The nodes of a recording that need a gradient."""
+    """The set of nodes of a recording that need a gradient."""
 
     def __init__(self, tape: Tape) -> None:
         self.needs, self.length = tape.needs_grad, len(tape)
@@ -125,7 +125,7 @@ class _Recorded:
 
 
 class _Held:
-    """Gives the memory of adjoints back as soon as they are passed on."""
+    """The adjoints of a sweep, whose memory is released as soon as they are passed on."""
 
     def __init__(self, tape: Tape, wanted: Callable[[int], bool]) -> None:
         self.tape, self.length, self.wanted = tape, len(tape), wanted
@@ -133,7 +133,7 @@ class _Held:
         self.sweep: ReverseSweep | None = None
 
     def after(self, id: int, arrived: Sequence[Value], first: int, passed: Sequence[Value]) -> None:
-        """A node is done: release what was appended for it and the terms that had arrived, unless they went on."""
+        """Release, after a node, the memory appended for it and its arrived terms, unless they were passed on."""
         assert self.sweep is not None  # set before it runs
         self.terms.update(v.id for v in passed)
         if self.wanted(id):
@@ -173,14 +173,14 @@ def swept(
             tape.buffers[total].block.origin = Origin(f"gradient of {tape.node(id).name or f'%{id}'}", frames)
         return {id: tape.buffers[total].share() for id, total in totals.items()}
     finally:
-        held.sweep = None  # which refers to `held`: without a cycle the tape ends when it is reset
+        held.sweep = None  # the sweep refers to `held`: without this cycle a reset frees the tape
         tape.draws = draws
         if not done:
             tape.cut(length)
 
 
 def _hooked(tape: Tape, answers: dict[int, Array]) -> Callable[[int, Value], Value]:
-    """Return what calls the hooks of a node with its complete gradient, and notes what flows on instead."""
+    """Return a function that calls a node's hooks with its complete gradient; `answers` gets their replacements."""
 
     def arrived(id: int, total: Value) -> Value:
         for function in tuple(tape.hooks.get(id, {}).values()):
@@ -232,13 +232,13 @@ def _check_trainable(where: str, out: TensorRef) -> None:
 
 
 def _leaves(tape: Tape, length: int | None = None) -> list[int]:
-    """The leaves that need a gradient, among the first nodes."""
+    """Return the leaves that need a gradient, among the first nodes."""
     return [n.id for n in tape.nodes[:length] if not n.inputs and tape.needs_grad[n.id]]
 
 
 # its forms ------------------------------------------------------------------------------------------------------------
 def backward(session: EagerSession, out: TensorRef, seed: Any, create_graph: bool) -> Grads:
-    """Gradients of all leaves that need one, which become their `grad`."""
+    """Compute the gradients of all leaves that need one, which become their `grad`."""
     tape = session.tape
     _check_trainable("backward", out)
     leaves = _leaves(tape)
@@ -252,7 +252,7 @@ def backward(session: EagerSession, out: TensorRef, seed: Any, create_graph: boo
 
 
 def param_grads(session: EagerSession, loss: TensorRef, missing: str) -> DeviceGradMap:
-    """Gradients of trainable parameter leaves alone."""
+    """Compute the gradients of trainable parameter leaves alone."""
     where = "backward_scalar_param_grads"
     if missing not in MISSING:
         raise ArgumentError(f"eager.{where}", "missing", repr(missing), " or ".join(map(repr, MISSING)))
@@ -272,7 +272,7 @@ def param_grads(session: EagerSession, loss: TensorRef, missing: str) -> DeviceG
 
 @contextmanager
 def _releasing(found: dict[int, Found]) -> Iterator[None]:
-    """Release gradients where the block fails."""
+    """Release gradients if the block fails."""
     try:
         yield
     except BaseException:
@@ -287,7 +287,7 @@ def _release(found: Mapping[int, Found]) -> None:
 
 
 def dense(session: EagerSession, seeds: Mapping[TensorRef, Any]) -> list[AnyBuffer]:
-    """One gradient per node, zeros where none arrives."""
+    """Compute one gradient per node, zeros where none arrives."""
     tape = session.tape
     if not seeds:
         raise ArgumentError("eager.backward_dense_from", "seeds", "none", "at least one output")
@@ -300,7 +300,7 @@ def dense(session: EagerSession, seeds: Mapping[TensorRef, Any]) -> list[AnyBuff
 
 
 def cotangents(session: EagerSession, out: TensorRef, seed: Any, wrt: Sequence[TensorRef]) -> list[Array]:
-    """Cotangents of nodes of the recording as arrays."""
+    """Compute the cotangents of nodes of the recording as arrays."""
     wanted = {x.id for x in wrt}
     found = swept(session, {out: seed}, _above(session.tape, wanted), wanted.__contains__, where="vjp")
     arrays = []
@@ -315,7 +315,7 @@ def cotangents(session: EagerSession, out: TensorRef, seed: Any, wrt: Sequence[T
 
 
 def _above(tape: Tape, ids: Iterable[int]) -> set[int]:
-    """Return the nodes that depend on one of these, and these."""
+    """Return these nodes and those that depend on one of them."""
     above = set(ids)
     for node in tape.nodes:
         if any(i in above for i in node.inputs):
@@ -324,7 +324,7 @@ def _above(tape: Tape, ids: Iterable[int]) -> set[int]:
 
 
 def jvp(session: EagerSession, out: TensorRef, tangents: Mapping[TensorRef, Any]) -> Array:
-    """The derivative of `out` along tangents, as the transpose of its vjp, so that both agree at kinks and ties."""
+    """Compute the derivative of `out` along tangents, as the transpose of its vjp: both agree at kinks and ties."""
     tape, length = session.tape, len(session.tape)
     try:
         u = input_leaf(tape, np.zeros(out.shape, session.opts.scalar), "", False)
@@ -334,7 +334,7 @@ def jvp(session: EagerSession, out: TensorRef, tangents: Mapping[TensorRef, Any]
 
 
 def hvp(session: EagerSession, loss: TensorRef, tangents: Mapping[TensorRef, Any]) -> list[Array]:
-    """The second derivative of a loss along tangents, one array for each: reverse over reverse."""
+    """Compute the second derivative of a loss along tangents, one array for each: reverse over reverse."""
     tape, length = session.tape, len(session.tape)
     try:
         return _along(session, "hvp", {loss: None}, tangents, list(tangents))
@@ -379,9 +379,9 @@ class BackwardTrace:
 
 
 def backward_trace(session: EagerSession, most: int) -> BackwardTrace | None:
-    """Run the last backward again (equal bits) and keep every step of it; None where there was none, or where values
-    that it reads were released. At most so many values of each pass are read back. Hooks are not called again: what
-    they answered flows on."""
+    """Run the last backward again (equal bits) and record every step; None where there was none, or where values that
+    it reads were released. At most so many values of each pass are read back. Hooks are not called again: what they
+    answered flows on."""
     tape, length, draws = session.tape, len(session.tape), session.tape.draws
     if tape.swept is None:
         return None
@@ -416,7 +416,7 @@ def backward_trace(session: EagerSession, most: int) -> BackwardTrace | None:
 
 
 def grads_text(session: EagerSession, most: int = 200) -> str:
-    """Return the last backward as text, one line for each step: the node, its cotangent, what its rule made of it."""
+    """Return the last backward as text, one line for each step: the node, its cotangent, and the result of its rule."""
     trace = backward_trace(session, most)
     if trace is None:
         return "no backward in this recording, or values that it read were released"
@@ -442,19 +442,19 @@ def grads_text(session: EagerSession, most: int = 200) -> str:
 
 # matrices of derivatives ----------------------------------------------------------------------------------------------
 def jacrev(session: EagerSession, out: TensorRef, x: TensorRef) -> Array:
-    """∂out/∂x of shape out.shape + x.shape, a vjp per element of `out`."""
+    """Compute ∂out/∂x of shape out.shape + x.shape, a vjp per element of `out`."""
     rows = [cotangents(session, out, seed, [x])[0] for seed in _basis(session, out.shape)]
     return np.stack(rows).reshape(*out.shape, *x.shape)
 
 
 def jacfwd(session: EagerSession, out: TensorRef, x: TensorRef) -> Array:
-    """∂out/∂x of shape out.shape + x.shape, a jvp per element of `x`."""
+    """Compute ∂out/∂x of shape out.shape + x.shape, a jvp per element of `x`."""
     columns = [jvp(session, out, {x: tangent}) for tangent in _basis(session, x.shape)]
     return np.stack(columns, axis=-1).reshape(*out.shape, *x.shape)
 
 
 def hessian(session: EagerSession, loss: TensorRef, x: TensorRef) -> Array:
-    """∂²loss/∂x∂x of shape x.shape + x.shape, an hvp per element of `x`."""
+    """Compute ∂²loss/∂x∂x of shape x.shape + x.shape, an hvp per element of `x`."""
     rows = [hvp(session, loss, {x: tangent})[0] for tangent in _basis(session, x.shape)]
     return np.stack(rows).reshape(*x.shape, *x.shape)
 
@@ -468,6 +468,6 @@ def _basis(session: EagerSession, shape: Sequence[int]) -> Iterator[Array]:
 
 
 def zeros(session: EagerSession, type: TensorType) -> AnyBuffer:
-    """Memory that holds zeros."""
+    """Return memory of zeros."""
     attrs = (("shape", type.shape), ("value", 0.0))
     return session.buffer_of(session.engine.compute("full", attrs, (), type), type)

@@ -24,14 +24,14 @@ ARGUMENT = "jit:"  # before the place of an argument in the name of its input
 
 @dataclass(slots=True)
 class _Planned:
-    """A recording as a session, and the values of parameters that it has: host array and mirror of each."""
+    """A recording as a session, with the host array and mirror of each parameter whose value it has."""
 
     export: TapeExport
     session: Session
     seen: dict[Param, tuple[object, object]] = field(default_factory=dict)
 
     def run(self, values: list[Array], step: int) -> Array:
-        """Make one step on these arguments, with the parameters of now and the random numbers of a recording."""
+        """Make one step on these arguments, with current parameters and the random numbers of a recording."""
         for name, param in self.export.params.items():
             host, mirror = self.seen.get(param, (None, None))
             same = mirror is not None and param.mirror is mirror or host is not None and param._host is host
@@ -59,8 +59,8 @@ class Jitted:
         self.planned: dict[tuple[TensorType, ...], _Planned] = {}
 
     def __call__(self, *refs: TensorRef) -> TensorRef:
-        """Return the value of the function: recorded at the first call for these types, run from a plan at every
-        call."""
+        """Return the value of the function, recorded at the first call for these types, run from a plan at every call.
+        """
         owned = [self.session.own("jit", ref) for ref in refs]
         key = tuple(ref.type for ref in owned)
         values = [ref.numpy() for ref in owned]
@@ -70,7 +70,7 @@ class Jitted:
         return self.session.input(made)
 
     def _record(self, values: list[Array]) -> _Planned:
-        """Run the function on leaves of these values, and cut what it recorded off again."""
+        """Run the function on leaves of these values, then cut its nodes off again."""
         session, length, draws = self.session, len(self.session.tape), self.session.tape.draws
         try:
             leaves = [session.input(value, f"{ARGUMENT}{k}") for k, value in enumerate(values)]
@@ -88,7 +88,7 @@ class Jitted:
         return _Planned(export, build(export.graph, config)[0])
 
     def close(self) -> None:
-        """Close its sessions."""
+        """Close the sessions of all plans."""
         for planned in self.planned.values():
             planned.session.close()
         self.planned = {}

@@ -80,8 +80,7 @@ def Adadelta(lr: float = 1.0, rho: float = 0.9, epsilon: float = 1e-6) -> Optimi
 # state ----------------------------------------------------------------------------------------------------------------
 @dataclass
 class OptimizerState:
-    """Moments by parameter and name, the updates of rules that count them, the numbers that moments were made with, and
-    the rule of the last step."""
+    """Moments by parameter and name, update counts of rules, the numbers that moments depend on, and the last rule."""
 
     moments: dict[tuple[int, str], AnyBuffer] = field(default_factory=dict)
     numbers: dict[str, float] = field(default_factory=dict)
@@ -90,11 +89,11 @@ class OptimizerState:
     rule: Optimizer = Optimizer()
 
     def buffers(self) -> list[AnyBuffer]:
-        """All moments."""
+        """Return all moments."""
         return list(self.moments.values())
 
     def release(self) -> None:
-        """Forget everything."""
+        """Drop moments and counts."""
         for buffer in self.buffers():
             buffer.release()
         self.moments, self.numbers, self.t, self.updates = {}, {}, 0, 0
@@ -102,7 +101,7 @@ class OptimizerState:
 
 # checks ---------------------------------------------------------------------------------------------------------------
 def _check_grads(session: EagerSession, grads: Any) -> dict[Param, AnyBuffer]:
-    """Return the gradients of trainable parameters, in order of their making."""
+    """Return the gradients of trainable parameters, in the order in which these were made."""
     where = "eager.step"
     if not isinstance(grads, Grads):
         raise ArgumentError(where, "gradients", type(grads).__name__, "Grads or a DeviceGradMap")
@@ -212,7 +211,7 @@ Row = tuple[Param, AnyBuffer, list[AnyBuffer], AnyBuffer]
 
 def _move(session: EagerSession, rule: Optimizer, t: int, rows: Sequence[Row]) -> None:
     """Run the dispatches of an update: on new memory of parameters, and in place on their moments, which is safe
-    because everything that may fail comes before."""
+    because every check comes before."""
     engine = session.engine
     if isinstance(engine, ReferenceEngine):
         _move_wide(rule, t, rows)
@@ -231,7 +230,7 @@ def _move(session: EagerSession, rule: Optimizer, t: int, rows: Sequence[Row]) -
 
 
 def _move_wide(rule: Optimizer, t: int, rows: Sequence[Row]) -> None:
-    """Compute everything, then replace it."""
+    """Compute all results, then replace parameters and moments."""
     held = [(new, *states) for _, new, states, _ in rows]
     made = [moved(rule, t, [array_of(b) for b in (*moving, g)])
             for moving, (*_, g) in zip(held, rows, strict=True)]  # fmt: skip
@@ -244,7 +243,7 @@ def _move_wide(rule: Optimizer, t: int, rows: Sequence[Row]) -> None:
 def _dispatches(
     rule: str, types: tuple[TensorType, ...], target: Target
 ) -> tuple[tuple[Dispatch, ...], dict[int, PlanBuffer]]:
-    """Return the dispatches that move parameters of these types, and their buffers: of each parameter itself, its
+    """Return the dispatches that move parameters of these types, and their buffers: for each parameter itself, its
     states and its gradient, in order."""
     record, buffers, moving = RULES[rule], dict[int, PlanBuffer](), list[ParameterUpdate]()
     for node, type in enumerate(types):
@@ -266,7 +265,7 @@ def _flush_moments(session: EagerSession) -> None:
 
 # files ----------------------------------------------------------------------------------------------------------------
 def state_dict(session: EagerSession) -> dict[str, Array]:
-    """Parameters, moments and counters by name."""
+    """Return parameters, moments and counters by name."""
     state, found = session.rules, dict[str, Array]()
     for p in session.params:
         found[f"param.{p.uid}.{p.name}"] = p.sync().copy()
@@ -279,7 +278,7 @@ def state_dict(session: EagerSession) -> dict[str, Array]:
 
 
 def load_state_dict(session: EagerSession, given: Mapping[str, Any]) -> None:
-    """Check all of it, then restore it."""
+    """Check the whole state, then restore it."""
     where = "eager.load_state_dict"
     wanted = {f"param.{p.uid}.{p.name}": p for p in session.params}
     params = {key for key in given if key.startswith("param.")}

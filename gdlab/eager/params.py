@@ -1,4 +1,4 @@
-"""Parameters and numbers that outlive a recording: `Param`, `NatRef`, `NatVecRef`; and how data enters.
+"""Hold parameters and numbers that outlive a recording: `Param`, `NatRef`, `NatVecRef`; and check data that enters.
 
 The device memory of a parameter is its mirror: H, only the host is current; B, both; D, only the device.
 """
@@ -35,30 +35,30 @@ class Param(TapeOperand):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents."""
+        """Shape of the parameter."""
         return self.type.shape
 
     @property
     def host_current(self) -> bool:
-        """Whether the host has the value of now."""
+        """Whether the host has the current value."""
         return self._host is not None
 
     @property
     def state(self) -> str:
-        """H: only the host is current, D: only the device, B: both."""
+        """The current copies: H the host's alone, D the device's alone, B both."""
         return "H" if self.mirror is None else "B" if self.host_current else "D"
 
     @property
     def value(self) -> Array:
-        """A copy of the value of now; it is downloaded where only the device has it."""
+        """Return a copy of the current value, downloaded if only the device has it."""
         return self.session.param_value(self)
 
     def on(self, tape: Tape) -> Value:
-        """Return the leaf of the value of now, as `use` does."""
+        """Return the leaf of the current value, as `use` does."""
         return tape.session.use(self)
 
     def on_device(self) -> AnyBuffer:
-        """The mirror; uploads the value where only the host has it."""
+        """Return the mirror; upload the value if only the host has it."""
         if self.mirror is None:
             assert self._host is not None  # one of both is current
             engine = self.session.engine
@@ -66,20 +66,20 @@ class Param(TapeOperand):
         return self.mirror
 
     def sync(self) -> Array:
-        """Download where the host is stale; return the host's array itself."""
+        """Download if the host's copy is stale; return the host's array itself."""
         if self._host is None:
             assert self.mirror is not None  # one of both is current
             self._host = self.session.engine.download(self.mirror.block, self.type)
         return self._host
 
     def set_device(self, buffer: AnyBuffer) -> None:
-        """Take a reference to new memory as the value; the host is stale."""
+        """Use new memory as the value, by a reference of its own; the host's copy becomes stale."""
         old, self.mirror, self._host = self.mirror, buffer, None
         if old is not None:
             old.release()
 
     def set_host(self, value: Array) -> None:
-        """Take an array as the value; the mirror is dropped."""
+        """Use an array as the value; the mirror is dropped."""
         old, self.mirror, self._host = self.mirror, None, value
         if old is not None:
             old.release()
@@ -101,7 +101,7 @@ class NatVecRef(TapeOperand):
         return self.session.number
 
     def on(self, tape: Tape) -> Value:
-        """Return a u32 leaf of the numbers of now."""
+        """Return a u32 leaf of the current numbers."""
         if tape.session is not self.session:
             raise EagerError("eager.nat", "foreign handle", self, f"one of session {tape.session.number}")
         return self.session.nat_leaf(self)
@@ -118,7 +118,7 @@ class NatRef(NatVecRef):
 
     @property
     def id(self) -> int:
-        """Its place among the numbers."""
+        """Index of the number in the session."""
         return self.start
 
     def __repr__(self) -> str:
@@ -132,14 +132,14 @@ class Nats:
         self.session, self.generation, self.values = session, 1, list[int]()
 
     def add(self, where: str, given: Sequence[Any]) -> int:
-        """Append numbers; return the place of the first."""
+        """Append numbers; return the index of the first."""
         numbers = [checked_nat(where, v) for v in given]
         start = len(self.values)
         self.values += numbers
         return start
 
     def get(self, where: str, ref: Any) -> list[int]:
-        """Return numbers of now."""
+        """Return current numbers."""
         self._check(where, ref)
         return self.values[ref.start : ref.start + ref.k]
 
@@ -151,7 +151,7 @@ class Nats:
         self.values[ref.start : ref.start + ref.k] = [checked_nat(where, v) for v in given]
 
     def clear(self) -> None:
-        """Forget all; handles are stale."""
+        """Forget all numbers; their handles become stale."""
         self.values.clear()
         self.generation += 1
 
@@ -179,8 +179,8 @@ def checked_nat(where: str, value: Any, at: int | None = None) -> int:
 
 # data -----------------------------------------------------------------------------------------------------------------
 def taken(where: str, what: str, data: Any, scalar: np.dtype[Any], floats: bool = False) -> Array:
-    """Return a copy of data as a tensor holds it: integers as u32 (unless `floats`), other real numbers in `scalar`. A
-    number without axes has one element."""
+    """Return a copy of data in the dtype of a tensor: integers as u32 (unless `floats`), other real numbers in
+    `scalar`. A number without axes has one element."""
     try:
         array = np.asarray(data)
     except (TypeError, ValueError, OverflowError):
@@ -199,13 +199,13 @@ def taken(where: str, what: str, data: Any, scalar: np.dtype[Any], floats: bool 
 
 
 def type_of(array: Array) -> TensorType:
-    """Return the type of what `taken` returns."""
+    """Return the type of an array that `taken` returned."""
     return _type(array.shape, array.dtype == np.uint32)
 
 
 @lru_cache(maxsize=4096)
 def _type(shape: tuple[int, ...], indices: bool) -> TensorType:
-    """One object per type: keys that hold it are compared by identity first."""
+    """Return one object per type: keys that hold it are compared by identity first."""
     return TensorType(shape, u32 if indices else f32)
 
 
@@ -220,7 +220,7 @@ def input_leaf(tape: Tape, array: Array, name: str, requires_grad: bool) -> Tens
 
 
 def parameter_leaf(tape: Tape, param: Param) -> TensorRef:
-    """Append the value of now of a parameter, or return the leaf that shows it already."""
+    """Append the current value of a parameter, or return its leaf if there is one."""
     buffer = param.on_device()
     for id, facts in tape.facts.items():
         shown = tape.buffers[id]

@@ -1,4 +1,4 @@
-"""Count the references to device memory: `AnyBuffer` is one reference, `AllocatorStats` what a session holds."""
+"""Count the references to device memory: `AnyBuffer` is one reference, `AllocatorStats` the memory of a session."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Origin:
 
 
 class MemoryBlock:
-    """Memory of a tensor: `references` count the buffers that show it; the last one gives it back. `origin` is told of
-    what may outlive its recording."""
+    """The memory of a tensor, released with its last reference; `references` counts the buffers that show it. `origin`
+    is told of what may outlive its recording."""
 
     __slots__ = ("memory", "nbytes", "origin", "references")
 
@@ -53,7 +53,7 @@ class AnyBuffer:
 
     @property
     def released(self) -> bool:
-        """Whether this reference was given up."""
+        """Whether this reference was released."""
         return self._block is None
 
     @property
@@ -68,7 +68,7 @@ class AnyBuffer:
         return AnyBuffer(self.session, type or self.type, self.block, self._free)
 
     def release(self) -> bool:
-        """Give the reference up; the last one gives the memory back. False where it was given up before."""
+        """Release the reference; the last one releases the memory. False where it was given up before."""
         block, self._block = self._block, None
         if block is None:
             return False
@@ -87,8 +87,8 @@ def _mebibytes(nbytes: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorStats:
-    """Memory of a session: `live_bytes` in use, their peak, `pool_bytes` free for the next, how often memory was taken
-    and given back. What the device has is None where it does not tell."""
+    """Memory of a session: `live_bytes` in use, their peak, `pool_bytes` free for later tensors, and the numbers of
+    allocations and releases. What the device has is None where it does not tell."""
 
     live_bytes: int
     peak_bytes: int

@@ -34,7 +34,7 @@ def rule(function: Callable[..., Any], **numbers: float) -> Optimizer:
 
 
 def _record(function: Callable[..., Any]) -> UpdateRule:
-    """Trace the function; its name is that of what it computes."""
+    """Trace the function to a rule, whose name is a digest of its computation."""
     given = list(inspect.signature(function).parameters.values())
     places = [p.name for p in given if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     own = {p.name: p for p in given if p.kind is p.KEYWORD_ONLY}

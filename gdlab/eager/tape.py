@@ -1,4 +1,4 @@
-"""Record what runs: a `Tape` is a graph whose `append` computes, a `TensorRef` a value that can be read.
+"""Record ops as they run: a `Tape` is a graph whose `append` computes, a `TensorRef` a value that can be read.
 
 Every op, operator, layer and pass works on them as on any graph.
 """
@@ -30,19 +30,19 @@ SHOWN = 1000  # elements of a tensor that are printed
 
 
 class TensorRef(Value):
-    """A node of a tape, computed already: an operand of ops, and its value."""
+    """A computed node of a tape: an operand of ops, and its value."""
 
     __slots__ = ()
     graph: Tape
 
     @property
     def session(self) -> EagerSession:
-        """The session that computed it."""
+        """The session that computed the node."""
         return self.graph.session
 
     @property
     def generation(self) -> int:
-        """The recording that it belongs to."""
+        """The number of the recording that the node belongs to."""
         return self.graph.generation
 
     def numpy(self) -> Array:
@@ -57,8 +57,7 @@ class TensorRef(Value):
 
     @property
     def grad(self) -> Any:
-        """The gradient of the last `backward` that reached it, as an array (with `create_graph` a TensorRef), or
-        None."""
+        """The gradient of the last `backward` through the node, as an array (`create_graph`: a TensorRef), or None."""
         found = self.graph.grads.get(self.id)
         if not isinstance(found, AnyBuffer):
             return found
@@ -100,7 +99,7 @@ class TensorRef(Value):
 
 @dataclass(frozen=True, slots=True)
 class LeafFacts:
-    """Hold the facts of a leaf: the `Param` that it shows, and on the host its numbers, where they are indices."""
+    """The facts of a leaf: the `Param` that it shows, and its numbers on the host, if they are indices."""
 
     param: Param | None = None
     host: Array | None = None
@@ -112,8 +111,8 @@ _UNKNOWN = LeafFacts()
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Hold what a tape asks of an op at each call: whether its result is the operand itself, whether it reads indices,
-    draws random numbers, passes a gradient on, or writes a cache."""
+    """The properties of an op that a tape needs at each call: whether its result is the operand itself, whether it
+    reads indices, draws random numbers, passes a gradient on, or writes a cache."""
 
     alias: bool
     indices: bool
@@ -134,7 +133,7 @@ Hook = Callable[[TensorRef, Value], Any]
 
 
 class TapeOperand(ABC):
-    """Base of all that a session holds and an op may read: `on(tape)` is the leaf of its value of now."""
+    """Base of an operand that a session holds: `on(tape)` is the leaf of its current value."""
 
     @abstractmethod
     def on(self, tape: Tape) -> Value:
@@ -212,7 +211,7 @@ class Tape(Graph):
         return value
 
     def check_live(self, where: str, *ids: int) -> None:
-        """Raise `EagerError` for the first of these nodes whose memory was given back."""
+        """Raise `EagerError` for the first of these nodes whose memory was released."""
         for id in ids:
             if self.buffers[id].released:
                 raise EagerError(f"eager.{where}", f"value of %{id}", "a released buffer", "a live one", node=id)
@@ -268,27 +267,27 @@ class Tape(Graph):
         return self.session.locked(self.put_constant, (("data", held),), type, "", source, given)
 
     def make_leaf(self, kind: str, attrs: Attrs, type: TensorType, name: str) -> Value:
-        """The array that was fed under this name, or the session's parameter of it, used."""
+        """Return the array that was fed under this name, or the session's parameter of it, as a leaf."""
         self.session.check_tape(self, kind)
         value = self.session.named_leaf(kind, dict(attrs), type, name)
         return self.register_leaf(value)
 
     def source_of_call(self) -> tuple[Frame, ...]:
-        """The user's frames, where this tape notes them."""
+        """Return the user's frames, if this tape records them."""
         return capture() if self.records_sources else ()
 
     def operand(self, given: Any) -> Any:
-        """Numbers that the session holds become a u32 leaf of now, a parameter the leaf of its value of now."""
+        """Return an operand as a value: the u32 leaf of the session's numbers, the current leaf of a parameter."""
         return given.on(self) if isinstance(given, TapeOperand) else given
 
     def own(self, value: Value, where: str = "") -> Value:
-        """`value`, when it belongs to this recording."""
+        """Return `value` if it belongs to this recording."""
         if isinstance(value, TensorRef) and (value.graph is not self or self is not self.session.tape):
             self.session.check_tape(value.graph, where or "op", value.id)
         return super().own(value, where)
 
     def cut(self, length: int) -> None:
-        """Forget nodes and give their memory back."""
+        """Remove the nodes from `length` on, and release their memory."""
         for id in sorted((i for i in self.written if i >= length), reverse=True):
             param, before = self.written.pop(id), self.buffers[self._nodes[id].inputs[1]]
             if param.mirror is not None and param.mirror.block is self.buffers[id].block:
@@ -312,7 +311,7 @@ class Tape(Graph):
             gone.release()
 
     def release(self) -> None:
-        """Give all memory back."""
+        """Release all memory."""
         self.swept = None  # it refers to this tape, which is to end without the cyclic collector
         self.hooks.clear()
         for id in list(self.grads):
@@ -324,7 +323,7 @@ class Tape(Graph):
             buffer.release()
 
     def tell_origins(self) -> None:
-        """Say of all memory of this recording which node it belongs to."""
+        """Label all memory of this recording with its node."""
         for id, buffer in enumerate(self.buffers):
             if not buffer.released and buffer.block.origin is None:
                 buffer.block.origin = self._origin(id)
@@ -333,18 +332,18 @@ class Tape(Graph):
         return Origin(f"%{id} {self._nodes[id].op}", self._frames.get(id, ()))
 
     def copy(self) -> Graph:
-        """A plain graph of the same nodes: it has no values."""
+        """Return a plain graph of the same nodes, without values."""
         plain = Graph()
         plain._nodes, plain._frames = list(self._nodes), dict(self._frames)
         plain._outputs, plain._leaves = list(self._outputs), dict(self._leaves)
         return plain
 
     def host_of(self, id: int) -> Array | None:
-        """The numbers of a node that the host knows, through views of them."""
+        """Return the numbers of a node that the host knows, also through views of them."""
         return self.facts.get(self._viewed(id), _UNKNOWN).host
 
     def _viewed(self, id: int) -> int:
-        """The node whose memory this one shows."""
+        """Return the node whose memory this one shows."""
         while id not in self.facts and isinstance(REGISTRY[self._nodes[id].op].kernel, Alias):
             id = self._nodes[id].inputs[0]
         return id

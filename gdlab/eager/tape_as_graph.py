@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TapeExport:
-    """A recording as a graph: `node_of` tells the node of a tensor by its id, `feeds` the arrays of inputs and `params`
+    """A recording as a graph: `node_of` is the node of each tensor by its id, `feeds` the arrays of inputs and `params`
     the parameters by name, `step` the number of the recording, whose random numbers it drew."""
 
     graph: Graph
@@ -32,7 +32,7 @@ class TapeExport:
 
     @property
     def weights(self) -> dict[str, Array]:
-        """The values of the parameters of now."""
+        """Return the current values of the parameters."""
         return {name: p.value for name, p in self.params.items()}
 
 
@@ -71,12 +71,12 @@ def to_graph(session: EagerSession, outputs: TensorRef | Sequence[TensorRef] | M
 
 
 def _leaf(tape: Tape, node: Node) -> Node:
-    """An input or parameter under its name, as a new record."""
+    """Return an input or parameter under its name, as a new record."""
     return Node(node.id, node.op, node.inputs, node.attrs, node.type, str(node.attr("name")))
 
 
 def _in_f32(node: Node) -> Node:
-    """A node of a wide session as a plan has it: its numbers as float32 holds them."""
+    """Return a node of a wide session as it is in a plan: its numbers rounded to float32."""
     record = REGISTRY.get(node.op)
     attrs = node.attrs if record is None else tuple(sorted(record.rounded(dict(node.attrs)).items()))
     return replace(node, attrs=attrs)
@@ -95,8 +95,8 @@ def _check_name(tape: Tape, graph: Graph, node: Node, name: str) -> None:
 def value_and_grad(
     function: Callable[..., Any], argnums: int | Sequence[int] = 0, **options: Any
 ) -> Callable[..., Any]:
-    """Return a function of arrays that gives (value, gradients) of a scalar `function` of tensors, in a session of
-    its own for each call: `options` are those of the session."""
+    """Return a function of arrays that returns (value, gradients) of a scalar `function` of tensors, in a new session
+    for each call: `options` are those of the session."""
     from gdlab.eager.eager_session import EagerSession
 
     several = not isinstance(argnums, int)
@@ -122,7 +122,7 @@ def value_and_grad(
 
 
 def grad(function: Callable[..., Any], argnums: int | Sequence[int] = 0, **options: Any) -> Callable[..., Any]:
-    """Return a function of arrays that gives the gradient of a scalar `function` of tensors."""
+    """Return a function of arrays that returns the gradient of a scalar `function` of tensors."""
     both = value_and_grad(function, argnums, **options)
     return lambda *args: both(*args)[1]
 

@@ -33,7 +33,7 @@ def moved(optimizer: Optimizer, t: int, arrays: Sequence[Array]) -> list[Array]:
 
 
 class _WideCalls:
-    """The calls of one parameter (an `UpdateBuilder`)."""
+    """The NumPy calls of one parameter (an `UpdateBuilder`)."""
 
     factor = np.float32(1)
     is_clipped = False
@@ -43,12 +43,12 @@ class _WideCalls:
         self.calls: list[NumpyCall] = []
 
     def temporary(self, shape: Shape) -> Array:
-        """Return a new array; one that blocks are cut from has the parameter's size."""
+        """Return a new array; a temporary of `BLOCK` elements has the parameter's size instead."""
         like = self.arrays[0]
         return np.empty(shape if shape == () else like.shape, like.dtype)
 
     def like(self, temporary: Array, block: Array) -> Array:
-        """Return the temporary: the parameter is one block."""
+        """Return the temporary itself: the parameter is one block."""
         return temporary
 
     def blocks(self) -> Iterator[tuple[Array, ...]]:

@@ -1,4 +1,4 @@
-"""The WGSL of a dispatch: shader files joined with declared pieces, and matrix products from a small generator."""
+"""Write the WGSL of a dispatch: shader files joined with declared pieces, and products from a small generator."""
 
 from gdlab.kernels.dispatch_wgsl import plan_wgsl, wgsl
 from gdlab.kernels.pieces import shader_folder

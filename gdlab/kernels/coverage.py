@@ -1,4 +1,4 @@
-"""Say which part of the result each workgroup of a dispatch computes, and what it reads for it: numbers to draw.
+"""Return the part of the result that each workgroup of a dispatch computes, and the parts of operands that it reads.
 
 A rectangle of `shape` (batch, rows, columns) is cut into cells; workgroup 0 takes the first `per` cells in row-major
 order, workgroup 1 the next ones, and so on.
@@ -19,19 +19,19 @@ from gdlab.plan.dispatch import Custom, Dispatch, Operand, Reduce
 
 Plane = tuple[int, int, int]  # batch, rows, columns
 
-# What a rectangle shows: the result; the input of a fold, which makes one number of each cell; the product whose rows
-# and columns a convolution stores elsewhere; parameters one after another; pieces of work without a place of their own.
+# The space of a rectangle: the result; the input of a fold, which makes one number of each cell; the product whose rows
+# and columns a convolution stores elsewhere; parameters one after another; units of work without a place of their own.
 Over = Literal["result", "input", "product", "parameters", "pieces"]
 
-# Where the share of a workgroup reads an operand: at the same place; the same columns, rows or element again and again;
-# the rows of its tile, or the columns, for all K; every row of it (keys); the places that an affine map gives; a window
+# The part of an operand that a workgroup reads: the same place; the same columns, rows or element again and again; the
+# rows of its tile, or the columns, for all K; every row of it (keys); the places that an affine map gives; a window
 # of an image; anywhere, as the data say.
 Place = Literal["same", "row", "column", "scalar", "a", "b", "keys", "moved", "window", "any"]
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Operand k as a rectangle, and where it is read."""
+    """Operand k as a rectangle, and the part of it that a workgroup reads."""
 
     operand: int
     place: Place
@@ -53,7 +53,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The cells of the rectangle, and what is read for them. `share`: workgroups that share a cell; `each`: rows and
+    """The result cut into cells, and the reads of a cell. `share`: workgroups that share a cell; `each`: rows and
     columns that one invocation computes at once; `flip`: the last row of cells comes first."""
 
     over: Over
@@ -91,7 +91,7 @@ def coverage(d: Dispatch) -> Coverage:
 
 # operands -------------------------------------------------------------------------------------------------------------
 def _flat(k: int, operand: Operand, elements: int) -> Read:
-    """An operand that a chain reads at element i of so many."""
+    """Return the read of an operand by a chain over this number of elements."""
     batch, rows, columns = plane(operand.shape)
     rows, columns = batch * rows, columns
     match operand.access:
@@ -197,7 +197,7 @@ def _any(d: Dispatch, c: Custom) -> tuple[Read, ...]:
 
 
 def _row_reads(d: Dispatch, c: Custom, rows: int, width: int) -> tuple[Read, ...]:
-    """Operands of a kernel that works row by row: rows like its own, one row for all, a number for each row."""
+    """Return the reads of a kernel that works row by row: the same rows, one row for all, or a number for each row."""
     if "ROWS" not in dict(c.integers) and c.names != ("x",):
         return _any(d, c)
     places: dict[int, Place] = {rows: "column", width: "row", rows * width: "same"}
@@ -211,8 +211,8 @@ def _row_reads(d: Dispatch, c: Custom, rows: int, width: int) -> tuple[Read, ...
 
 
 def _attention(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
-    """Rows of a head: 4 that an invocation has alone, 8 or 64 that 128 invocations share, one whose keys they share; of
-    chunks of its keys there is none."""
+    """Cover rows of a head: 4 by one invocation alone, 8 or 64 by 128 invocations, or 1 by invocations that share its
+    keys; chunks of keys are not drawn."""
     if "OWN_HEADS" not in n or n.get("CHUNKS", 1) > 1 and "attention_keys" in c.file:
         return None
     alone, width = "PIECES" in n, n["D"]
@@ -236,7 +236,7 @@ def _attention(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
 
 
 def _convolution(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
-    """A product in each group of channels: rows, columns and steps as the files of `shaders/` say."""
+    """Cover a product in each group of channels: rows, columns and steps as the shader files say."""
     if "STEPS" not in n:
         return None
     groups = n["CI"] // n["IN"]
@@ -260,7 +260,7 @@ def _convolution(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
 
 
 def _products(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
-    """Products of GROUPS pairs of matrices."""
+    """Cover products of GROUPS pairs of matrices."""
     if "A_G" not in n:
         return None
     cell = (64 << n["TALL"], 64) if c.group else (4, 8)
@@ -272,7 +272,7 @@ def _products(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
 
 
 def _chosen_products(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
-    """Products with matrices that indices choose, or that lie in codes: those operands are read anywhere."""
+    """Cover products with matrices that indices choose, or that lie in codes: those operands are read anywhere."""
     kernel = c.file.split(" + ")[0].removesuffix(".wgsl")
     m, k, columns, outer = math.prod(d.type.shape[:-1]), n.get("K", 0), d.type.shape[-1], 1
     if kernel == "grouped_matmul":
@@ -296,7 +296,7 @@ def _chosen_products(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
 
 
 def _pooling(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
-    """One pixel of the result from a window of an image."""
+    """Cover one pixel of the result, read from a window of an image."""
     if "KH" not in n or c.names != ("x",) or c.units != d.type.num_elements:
         return None
     batch, rows, columns = plane(d.operands[0].shape)
@@ -311,7 +311,7 @@ def _window(n: Sizes) -> tuple[int, ...]:
 
 
 def _rows(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
-    """Rows that are as wide as a piece of work is long, or that give COUNT numbers each."""
+    """Cover rows as wide as a unit of work is long, or rows that give COUNT numbers each."""
     if not c.length or c.group:
         return None
     across, lanes = d.params
@@ -336,7 +336,7 @@ def _rows(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
 
 
 def _places(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
-    """The places of the largest elements of each row."""
+    """Cover the indices of the largest elements of each row."""
     if set(n) != {"COUNT", "LENGTH"}:
         return None
     across, lanes = d.params
@@ -346,7 +346,7 @@ def _places(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
 
 
 def _halves(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
-    """Pairs of one element of the first and one of the second half of a row, or of a head, drawn below one another."""
+    """Cover pairs of an element of the first and one of the second half of a row or head, drawn one below the other."""
     half = n.get("HALF", n.get("WIDTH", 0) if "concat_grad" in c.file else 0)
     if not half or 2 * c.units != d.type.num_elements:
         return None
@@ -358,7 +358,7 @@ def _halves(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
 
 
 def _elements(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
-    """One element of the result per piece, or neighbouring ones."""
+    """Cover one element of the result per unit of work, or neighbouring ones."""
     elements = d.type.num_elements
     if c.group or _APART.intersection(c.file.split(" + ")):
         return None

@@ -1,11 +1,11 @@
-"""Join the kernel of a `Shader`: its file in `shaders/`, between what the file may call and a `main`.
+"""Join the kernel of a `Shader`: the functions that its file in `shaders/` calls, the file, and a `main`.
 
 A file may call, for each operand by the builder's name for it (`x`): `x_at(i)`, element i in row-major order (f32, or
 u32 of a u32 operand), and `x_four(i)`, four neighbours from i on (a multiple of 4; one vector load where the operand
 has a multiple of 4 elements). It writes with `store(i, value)`, or with `store4(i, vec4)`, never with both, and the
 epilogue runs inside; with `store_NAME(i, value)` it writes the result NAME, in dispatches that have it. Its constants,
 tables and per-step numbers are `NAME` and `name()`. It defines one of
-  fn unit(u: u32)                         a piece of work that one invocation does alone (Work.length = 0);
+  fn unit(u: u32)                         a unit of work that one invocation does alone (Work.length = 0);
   fn unit(u: u32, part: u32, live: bool)  one that LANES invocations share (Work.length > 0): `part` is 0 .. LANES - 1,
                                           the sum and the maximum over all of them are `sum_of_unit(value)` and
                                           `max_of_unit(value)`, the sum over those with a smaller part is
@@ -26,7 +26,7 @@ from gdlab.plan.dispatch import Custom, Dispatch, Operand
 
 
 def custom(text: WgslText, d: Dispatch) -> None:
-    """The kernel of a dispatch with a `custom` core."""
+    """Write the kernel of a dispatch with a `custom` core."""
     c = d.custom
     assert c is not None  # the table asks by kernel
     across, lanes = d.params
@@ -60,7 +60,7 @@ def custom(text: WgslText, d: Dispatch) -> None:
 
 
 def _absent(text: WgslText, called: set[str], c: Custom, type: str) -> None:
-    """Of an op that takes any number of operands: those that its file knows and this call does not have."""
+    """Write functions that return 0 for operands that the file reads and this call (of a variadic op) does not have."""
     base = c.names[0].removesuffix("0") if c.names else ""
     for name in sorted(called - {f"{n}_at" for n in c.names}):
         if base != "".join(c.names[:1]) and re.fullmatch(rf"{base}\d_at", name):
@@ -72,7 +72,7 @@ def _defined(files: list[str]) -> set[str]:
 
 
 def _statistics(text: WgslText, called: set[str], c: Custom, bindings: Bindings, d: Dispatch) -> None:
-    """`store_NAME(i, value)` of every further result that the file knows; of one that the dispatch lacks, no store."""
+    """Write `store_NAME(i, value)` for each further result that the file knows; empty if the dispatch lacks it."""
     results = dict(zip(c.results, d.results[1:], strict=True))
     for name in sorted(called):
         if name.startswith("store_"):
@@ -90,7 +90,7 @@ def _main(c: Custom, lanes: int) -> str:
 
 
 def _accessors(text: WgslText, name: str, operand: Operand, bindings: Bindings, called: set[str], c: Custom) -> None:
-    """`x_at` and `x_four`, as far as the file calls them."""
+    """Write `x_at` and `x_four` of an operand, as far as the file calls them."""
     if f"{name}_at" in called:
         type = "u32" if operand.dtype is DType.u32 else "f32"
         text.add(f"fn {name}_at(i: u32) -> {type} {{\n    return {bindings.at(operand)};\n}}\n", c.node)

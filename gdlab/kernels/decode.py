@@ -1,4 +1,4 @@
-"""Read buffers of a storage dtype: every `in1[i]` of a finished kernel becomes a call that decodes element i."""
+"""Decode buffers of a storage dtype: every `in1[i]` of a finished kernel becomes a call that decodes element i."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def decode(text: WgslText, d: Dispatch) -> None:
 
 
 def _calls(line: str, old: str, new: str) -> str:
-    """`line` with each `old…]` as `new…))`, brackets inside it included."""
+    """Replace each `old…]` of a line by `new…))`, brackets inside it included."""
     at = line.find(old)
     while at >= 0:
         depth, end = 1, at + len(old)
@@ -188,9 +188,9 @@ _OWN = re.compile(r"\b(byte|signed|half|word|part|signs|bits|number|decoded|four
 
 
 def decodes_four(d: Dispatch, operand: Operand) -> bool:
-    """Whether a kernel decodes four neighbours of an operand at a time: a product in registers or of few rows whose
-    steps lie side by side in a block, which is then read a quarter as often (lavapipe, 1, 4 and 8 rows times 1024 x
-    1024: q4_0 0.39, 0.44, 0.36 of the time, q4_k 0.20, 0.25, 0.29, q6_k 0.26, 0.28, 0.30, q4 and q8 0.3, 0.4, 0.45;
+    """Return whether a kernel decodes four neighbours of an operand at a time: a product in registers or of few rows
+    whose steps lie side by side in a block, which is then read a quarter as often (lavapipe, 1, 4 and 8 rows times 1024
+    x 1024: q4_0 0.39, 0.44, 0.36 of the time, q4_k 0.20, 0.25, 0.29, q6_k 0.26, 0.28, 0.30, q4 and q8 0.3, 0.4, 0.45;
     2026-11-23)."""
     kind = d.variant.split()[0] if d.matmul is not None else ""
     if d.matmul is None or kind not in ("registers", "vector") or operand is not d.operands[1]:
@@ -202,8 +202,8 @@ def decodes_four(d: Dispatch, operand: Operand) -> bool:
 
 
 def _block(name: str, operand: Operand, stride: int, four: bool) -> str:
-    """The decoder of a format of ggml. Blocks are packed bytes, at any even address; matrices lie `stride` bytes apart,
-    or close together (0)."""
+    """Return the function that decodes a block format of ggml. Blocks are packed bytes, at any even address; matrices
+    lie `stride` bytes apart, or close together (0)."""
     format = FORMATS[operand.dtype]
     base = f"i / {format.block}u * {format.nbytes}u"
     if stride:
@@ -220,7 +220,7 @@ def _block(name: str, operand: Operand, stride: int, four: bool) -> str:
 
 
 def _stride(d: Dispatch) -> int:
-    """Bytes between two matrices in blocks; 0: they are packed."""
+    """Return the bytes between two matrices in blocks; 0 where they lie close together."""
     return dict(d.custom.integers).get("STRIDE", 0) if d.custom is not None else 0
 
 

@@ -1,4 +1,4 @@
-"""The WGSL of a dispatch, and which nodes each of its lines stands for."""
+"""Write the WGSL of a dispatch, with a map from its lines to the nodes that they compute."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def plan_wgsl(plan: ExecutionPlan, index: int) -> tuple[str, LineMap]:
 
 
 def wgsl(d: Dispatch, target: Target) -> tuple[str, LineMap]:
-    """The text of one kernel and its line map."""
+    """Return the text of one kernel and its line map."""
     return _joined(d).done()
 
 
 def wgsl_with_parts(d: Dispatch) -> tuple[str, LineMap, LineParts]:
-    """The text of one kernel, its line map, and which part of the work each line does."""
+    """Return the text of one kernel, its line map, and the part of the work that each line does."""
     text = _joined(d)
     return (*text.done(), line_parts(text, d))
 
@@ -128,14 +128,14 @@ def _movement(text: WgslText, d: Dispatch) -> None:
     constants(text, SIZE=d.type.num_elements, GROUP=d.workgroup_size[0])
     text.add(f"fn moved(i: u32) -> {bindings.type} {{", g.node)
     with text.working(read_part(0)):
-        _moved(text, d, bindings)
+        _source_index(text, d, bindings)
     text.add("}\n")
     store(text, d, bindings, g.node)
     whole_file(text, "gather.wgsl", g.node)
 
 
-def _moved(text: WgslText, d: Dispatch, bindings: Bindings) -> None:
-    """Find the element of operand 0 that element i is, or return the fill value."""
+def _source_index(text: WgslText, d: Dispatch, bindings: Bindings) -> None:
+    """Write the index in operand 0 of element i, or the fill value where there is none."""
     g, size = d.gather, d.type.num_elements
     assert g is not None  # the caller has it
     inner, places = size, []

@@ -1,4 +1,4 @@
-"""WGSL of folds: what they read, how two values combine, and the shader file that walks them."""
+"""Write the WGSL of folds: the reads of elements, the function that combines two, the shader file that walks them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COMBINE = {"sum": "a + b", "max": "max_nan(a, b)", "min": "min_nan(a, b)"}
 
 
 def reduce(text: WgslText, d: Dispatch) -> None:
-    """The kernel of a dispatch with a fold: one element at a time, or four along the fold or across it."""
+    """Write the kernel of a dispatch with a fold: one element at a time, or four along the fold or across it."""
     form = d.variant.partition(" ")[2]
     {"": _by_one, "along": _along, "across": _across}[form](text, d, d.reduce)  # type: ignore[arg-type]
 
@@ -48,7 +48,7 @@ def _by_one(text: WgslText, d: Dispatch, r: Reduce) -> None:
 
 
 def _along(text: WgslText, d: Dispatch, r: Reduce) -> None:
-    """Four neighbours of the fold at a time: its elements lie side by side."""
+    """Write a fold of four neighbouring elements at a time: those of one fold lie side by side."""
     across, lanes, each = d.params
     used = _read(d)
     bindings = Bindings(d, widened([*used, *((d.operands[k].buffer, False) for k in chain_operands(d.epilogue))]))
@@ -62,7 +62,7 @@ def _along(text: WgslText, d: Dispatch, r: Reduce) -> None:
 
 
 def _across(text: WgslText, d: Dispatch, r: Reduce) -> None:
-    """Four neighbouring results at a time: elements of one fold lie apart."""
+    """Write a fold of four neighbouring results at a time: the elements of one fold lie apart."""
     across, lanes, each = d.params
     after = [(d.operands[k].buffer, may_be_wide(d.operands[k])) for k in chain_operands(d.epilogue)]
     bindings = Bindings(d, widened([*_read(d), *after, *((out, by_fours(d)) for out in d.outputs)]))
@@ -79,20 +79,20 @@ def _across(text: WgslText, d: Dispatch, r: Reduce) -> None:
     written_out(text, "reduce_across.wgsl", each, r.node)
 
 
-# what a fold reads ----------------------------------------------------------------------------------------------------
+# operands of a fold ---------------------------------------------------------------------------------------------------
 def _read(d: Dispatch) -> list[tuple[int, bool]]:
-    """The buffers that elements come from, and whether four at a time."""
+    """Return the buffers that elements come from, each with whether four at a time are read."""
     operands = [d.operands[k] for k in chain_operands(d.prologue)] if d.prologue else [d.operands[0]]
     return [(o.buffer, may_be_wide(o)) for o in operands]
 
 
 def _reads(d: Dispatch) -> list[str]:
-    """The parts that read the elements of a fold."""
+    """Return the parts of the work that read the elements of a fold."""
     return [read_part(k) for k in (chain_operands(d.prologue) if d.prologue else [0])]
 
 
 def _element(text: WgslText, d: Dispatch, bindings: Bindings, node: int) -> None:
-    """`element(i)`: what the core reads: the prologue's last value, or operand 0."""
+    """Write `element(i)`, which the core reads: the prologue's last value, or operand 0."""
     if d.prologue:
         with text.working(WORK):
             chain_function(text, "before", d.prologue, "", "f32")
@@ -107,7 +107,7 @@ def _element(text: WgslText, d: Dispatch, bindings: Bindings, node: int) -> None
 
 
 def _element4(text: WgslText, d: Dispatch, bindings: Bindings, r: Reduce) -> None:
-    """`element4(i)`: elements i … i + 3; `start4(first)` and `combine4(a, b)`."""
+    """Write `element4(i)` (elements i … i + 3), `start4(first)` and `combine4(a, b)`."""
     if d.prologue:
         with text.working(WORK):
             chain_function(text, "before", d.prologue, "", "f32")

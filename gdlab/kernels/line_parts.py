@@ -1,4 +1,4 @@
-"""Say which part of a kernel's work each of its lines does: `read 0`, `loop`, `work`, `meet`, `store`, `where`.
+"""Return the part of a kernel's work that each of its lines does: `read 0`, `loop`, `work`, `meet`, `store`, `where`.
 
 What the joiner writes itself it marks as it writes (`WgslText.working`). A file of `shaders/` is read by its contract
 (`gdlab/kernels/custom.py`): a line that calls an operand's accessor reads that operand, one that calls a store writes,
@@ -47,7 +47,7 @@ def _runs(lines: list[int]) -> tuple[int, ...]:
 
 @dataclass
 class _Reading:
-    """The functions of a text, and what a call of each does."""
+    """The functions of a text, and the parts that a call of each does."""
 
     text: WgslText
     d: Dispatch
@@ -58,13 +58,13 @@ class _Reading:
 
     def __post_init__(self) -> None:
         self.exchanges = any("workgroupBarrier()" in line for line in self.text.lines)
-        if self.exchanges:  # a piece of work that one invocation has alone finds sums and maxima by itself
+        if self.exchanges:  # a unit of work that one invocation has alone finds sums and maxima by itself
             self.calls |= {name: frozenset((MEET,)) for name in _EXCHANGES}
         self.calls |= self._accessors()
         self._find_functions()
 
     def _accessors(self) -> dict[str, frozenset[str]]:
-        """The functions by which an operand is read."""
+        """Map the functions that read an operand to the part that they do."""
         by_binding = {buffer: i for i, (buffer, _) in enumerate(self.d.bindings)}
         found: dict[str, frozenset[str]] = {}
         for k, operand in reversed(list(enumerate(self.d.operands))):
@@ -90,18 +90,18 @@ class _Reading:
             self.inside |= dict.fromkeys(self.functions[match[1]], match[1])
 
     def does(self, name: str) -> frozenset[str]:
-        """Return what a call of this function does, apart from arithmetic: WGSL knows no recursion."""
+        """Return the parts that a call of this function does, apart from arithmetic: WGSL knows no recursion."""
         if name not in self.calls:
             if name.startswith("store"):
                 empty = len(self.functions.get(name, ())) == 2  # of a result that the dispatch lacks
                 return frozenset(() if empty else (STORE,))
             self.calls[name] = frozenset()
-            done = (part for n in self.functions.get(name, ()) for part in self._known(n))
+            done = (part for n in self.functions.get(name, ()) for part in self._parts_of_calls(n))
             self.calls[name] = frozenset(p for p in done if p not in (WHERE, LOOP, WORK))
         return self.calls[name]
 
-    def _known(self, n: int) -> tuple[str, ...]:
-        """The parts that are marked, or those that the calls of a line do."""
+    def _parts_of_calls(self, n: int) -> tuple[str, ...]:
+        """Return the parts that a line is marked with, or those that its calls do."""
         if n in self.text.parts:
             return self.text.parts[n]
         line = self.text.lines[n - 1].partition("//")[0]
@@ -115,7 +115,7 @@ class _Reading:
             return ()
         if not own:
             return self.text.parts.get(n) or self._declared(line)
-        known = self._known(n)
+        known = self._parts_of_calls(n)
         if known:
             return (LOOP, *known) if line.lstrip().startswith("for (") and LOOP not in known else known
         if line.lstrip().startswith("for ("):
@@ -126,11 +126,11 @@ class _Reading:
         return tuple(whole) if len(whole) == 1 else (WORK,)
 
     def _begun(self, n: int) -> bool:
-        """Whether a line loops, reads or writes: what stands before says where a piece of work lies."""
-        return bool(self._known(n)) or self.text.lines[n - 1].lstrip().startswith("for (")
+        """Return whether a line loops, reads or writes: lines before it only compute where the work lies."""
+        return bool(self._parts_of_calls(n)) or self.text.lines[n - 1].lstrip().startswith("for (")
 
     def _declared(self, line: str) -> tuple[str, ...]:
-        """A binding belongs to the operands that it holds or to what is written, workgroup memory to the exchange."""
+        """Return the parts of a declaration: of a binding its reads and stores, of workgroup memory the exchange."""
         match = _BINDING.search(line)
         if match and int(match[1]) < len(self.d.bindings):
             buffer, access = self.d.bindings[int(match[1])]

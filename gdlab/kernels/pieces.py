@@ -1,4 +1,4 @@
-"""The pieces that a kernel is joined from: bindings, operand accesses, chains with one `let` per op, helpers."""
+"""Write the pieces that a kernel is joined from: bindings, operand accesses, chains with one `let` per op, helpers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def shader_folder(package: Path = _PACKAGE) -> Path:
 
 @lru_cache(maxsize=64)
 def shader(file: str) -> str:
-    """The text of one file in `shaders/`."""
+    """Return the text of one file in `shaders/`."""
     path = shader_folder() / file
     if not path.is_file():
         raise CompileError("kernels", "shader file", file, "a file of shaders/")
@@ -45,7 +45,7 @@ def shader(file: str) -> str:
 
 @lru_cache(maxsize=1)
 def _functions() -> dict[str, str]:
-    """The helper functions of `functions.wgsl`, each with its comment, by name."""
+    """Return the helper functions of `functions.wgsl`, each with its comment, by name."""
     found = {}
     for block in shader("functions.wgsl").split("\n\n"):
         match = re.search(r"^fn (\w+)", block, re.MULTILINE)
@@ -55,7 +55,7 @@ def _functions() -> dict[str, str]:
 
 
 def helpers(wanted: Iterable[str]) -> list[str]:
-    """The texts of the helper functions among `wanted`, and of those that they call, in the file's order."""
+    """Return the texts of the helpers among `wanted`, and of those that they call, in the file's order."""
     known, needed = _functions(), set[str]()
     stack = [name for name in wanted if name in known]
     while stack:
@@ -73,13 +73,13 @@ WHERE, LOOP, WORK, MEET, STORE = "where", "loop", "work", "meet", "store"
 
 
 def read_part(operand: int) -> str:
-    """The part that reads operand k of the dispatch."""
+    """Return the name of the part that reads operand k of the dispatch."""
     return f"read {operand}"
 
 
 # text with provenance -------------------------------------------------------------------------------------------------
 class WgslText:
-    """Lines of WGSL, the nodes behind those that have any, and the parts of the work that some are known to do
+    """Lines of WGSL, the nodes that lines stand for, and the parts of the work that some are marked with
     (`gdlab/kernels/line_parts.py`)."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class WgslText:
 
     @contextmanager
     def working(self, *parts: str) -> Iterator[None]:
-        """Mark the lines that are added inside as doing these parts of the work."""
+        """Mark the lines that are added inside the block as doing these parts of the work."""
         before, self._part = self._part, parts
         yield
         self._part = before
@@ -105,7 +105,7 @@ class WgslText:
                 self.map.append((len(self.lines), nodes))
 
     def done(self) -> tuple[str, LineMap]:
-        """The text, ending in a newline, and its line map."""
+        """Return the text, ending in a newline, and its line map."""
         return "\n".join(self.lines) + "\n", tuple(self.map)
 
 
@@ -113,8 +113,8 @@ _EACH = "for (var e = 0u; e < EACH; e++) {"
 
 
 def written_out(text: WgslText, file: str, each: int, *nodes: int) -> None:
-    """A file of `shaders/`, its loops over `e` written out: what they keep then lies in registers. `x_e` is `x_0`,
-    `x_1`, … there."""
+    """Add a file of `shaders/` with its loops over `e` written out, so that their variables lie in registers. `x_e` is
+    `x_0`, `x_1`, … there."""
     lines = shader(file).rstrip("\n").split("\n")
     at = 0
     while at < len(lines):
@@ -136,7 +136,7 @@ def _written(line: str, e: int) -> str:
 
 
 def number(value: float, dtype: DType = DType.f32) -> str:
-    """A literal; negative ones in parentheses."""
+    """Return a literal; negative ones in parentheses."""
     if dtype is DType.u32:
         return f"{int(value)}u"
     if math.isinf(value):
@@ -161,7 +161,7 @@ class Bindings:
         self.types = {o.buffer: o.dtype.value for o in d.operands} | {r.buffer: r.type.dtype.value for r in d.results}
 
     def declare(self, text: WgslText) -> None:
-        """One line per binding, then the per-step scalars."""
+        """Declare one line per binding, then the per-step scalars."""
         for i, (buffer, access) in enumerate(self.d.bindings):
             plain = self.types.get(buffer, self.type)
             element = "vec4<f32>" if buffer in self.wide else plain if plain in ("f32", "u32") else "u32"
@@ -171,7 +171,7 @@ class Bindings:
             text.add(f"@group(0) @binding({len(self.d.bindings)}) var<storage, read> scalars: array<f32>;")
 
     def at(self, operand: Operand, index: str = "i") -> str:
-        """Element `index` of an operand."""
+        """Return the access to element `index` of an operand."""
         match operand.access:
             case "full":
                 place = index
@@ -185,7 +185,7 @@ class Bindings:
         return f"{name}[({place}) / 4u][({place}) % 4u]" if operand.buffer in self.wide else f"{name}[{place}]"
 
     def four(self, operand: Operand, index: str = "i") -> str:
-        """Elements `index` … `index` + 3, where `index` is a multiple of 4."""
+        """Return the access to elements `index` … `index` + 3, where `index` is a multiple of 4."""
         name, extent = self.variable[operand.buffer], operand.extent
         if operand.buffer in self.wide:
             return f"{name}[{index} / 4u]" if operand.access == "full" else f"{name}[({index} % {extent}u) / 4u]"
@@ -195,14 +195,14 @@ class Bindings:
 
 
 def may_be_wide(operand: Operand) -> bool:
-    """Whether four neighbours of the result read four neighbours of the operand, aligned."""
+    """Return whether four neighbours of the result read four neighbours of the operand, aligned."""
     if operand.dtype.is_storage:
         return False
     return operand.access == "full" or (operand.access == "row" and operand.extent % 4 == 0)
 
 
 def widened(uses: Iterable[tuple[int, bool]]) -> set[int]:
-    """Buffers whose every use is by four."""
+    """Return the buffers whose every use is by four."""
     wide: dict[int, bool] = {}
     for buffer, by_four in uses:
         wide[buffer] = wide.get(buffer, True) and by_four
@@ -210,13 +210,13 @@ def widened(uses: Iterable[tuple[int, bool]]) -> set[int]:
 
 
 def chain_operands(chain: Sequence[PointOp]) -> list[int]:
-    """The operands that a chain reads, in order of first use."""
+    """Return the operands that a chain reads, in order of first use."""
     return list(dict.fromkeys(a.index for line in chain for a in line.args if a.kind == "operand"))
 
 
 # chains ---------------------------------------------------------------------------------------------------------------
 def chain_function(text: WgslText, name: str, chain: Sequence[PointOp], first: str, type: str) -> None:
-    """`fn name(…) -> f32` with one `let` per op; `first` is its first parameter (`acc: f32`) or empty."""
+    """Write `fn name(…) -> f32` with one `let` per op; `first` is its first parameter (`acc: f32`) or empty."""
     parameters = [*([first] if first else []), *(f"x{k}: {type}" for k in chain_operands(chain))]
     text.add(f"fn {name}({', '.join(parameters)}) -> {type} {{")
     for i, line in enumerate(chain):
@@ -225,8 +225,8 @@ def chain_function(text: WgslText, name: str, chain: Sequence[PointOp], first: s
 
 
 def expression(line: PointOp, operands: Mapping[int, str] | None = None) -> str:
-    """The expression of a chain's line, its names replaced by what they stand for; `operands`: the names of operands,
-    where they are not `x0`, `x1`, …"""
+    """Return the expression of a chain's line with its names replaced; `operands`: the names of operands, where they
+    are not `x0`, `x1`, …"""
     values = {name: number(float(v)) for name, v in line.attrs if isinstance(v, (int, float))}
     constant = _only_literals(line)
     for name, arg in zip(line.names, line.args, strict=True):
@@ -239,7 +239,7 @@ def _only_literals(line: PointOp) -> bool:
 
 
 def argument(arg: Arg, opaque: bool, operands: Mapping[int, str] | None = None) -> str:
-    """The text of an argument of a chain's line. `opaque`: literals are not folded by the compiler."""
+    """Return the text of an argument of a chain's line. `opaque`: literals are not folded by the compiler."""
     match arg.kind:
         case "operand":
             return operands[arg.index] if operands is not None else f"x{arg.index}"
@@ -252,5 +252,5 @@ def argument(arg: Arg, opaque: bool, operands: Mapping[int, str] | None = None) 
 
 
 def call(name: str, chain: Sequence[PointOp], first: str, operands: Sequence[str]) -> str:
-    """A call of a chain function."""
+    """Return a call of a chain function."""
     return f"{name}({', '.join([*([first] if first else []), *operands])})"

@@ -30,20 +30,20 @@ class Product:
 
     @property
     def node(self) -> int:
-        """The node that the product computes."""
+        """Id of the node that the product computes."""
         return self.p.node
 
 
 def aligned(p: Matmul) -> tuple[bool, bool, bool]:
-    """Whether a, b and the result can be read and written four neighbours at a time."""
+    """Return whether a, b and the result can be read and written four neighbours at a time."""
     return (p.k if p.a == "mk" else p.m) % 4 == 0, (p.n if p.b == "kn" else p.k) % 4 == 0, p.n % 4 == 0
 
 
 def side_read(side: str) -> str:
-    """The part of the work that reads operand a or b: operand 0 or 1 of the dispatch."""
+    """Return the part of the work that reads operand a or b: operand 0 or 1 of the dispatch."""
     return read_part("ab".index(side))
 
 
 def k_comes_last(p: Matmul, side: str) -> bool:
-    """Whether the steps of operand a or b lie side by side in memory."""
+    """Return whether the steps of operand a or b lie side by side in memory."""
     return p.a == "mk" if side == "a" else p.b == "nk"

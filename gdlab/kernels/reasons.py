@@ -1,4 +1,4 @@
-"""Say in sentences why a kernel is spread as it is: reuse, invocations, bytes per result, workgroup memory.
+"""Explain in sentences why a kernel is spread as it is: reuse, invocations, bytes per result, workgroup memory.
 
 Every number is computed from the schedule; what is not known of a kernel is not said.
 """
@@ -22,7 +22,7 @@ def reason(d: Dispatch, text: str) -> str:
     return " ".join(said)
 
 
-# what all kernels end with --------------------------------------------------------------------------------------------
+# reasons of all kernels -----------------------------------------------------------------------------------------------
 _DECLARED = re.compile(r"^var<workgroup> \w+: (?:array<(\w+(?:<\w+>)?), ([^>]+)>|(\w+));", re.MULTILINE)
 _CONSTANT = re.compile(r"^const (\w+) = (\d+)u;", re.MULTILINE)
 _BYTES = {"f32": 4, "u32": 4, "vec2<f32>": 8, "vec4<f32>": 16, "vec4<u32>": 16}
@@ -56,7 +56,7 @@ def _chosen(d: Dispatch) -> Iterator[str]:
 
 
 def _traffic(d: Dispatch) -> str:
-    """Bytes that go through memory for each result, as the plan counts them: every buffer once."""
+    """State the bytes that go through memory for each result, as the plan counts them: every buffer once."""
     results = sum(r.type.num_elements for r in d.results)
     read, written = d.bytes_read / results, d.bytes_written / results
     return f"it reads at least {_bytes(read)} and writes {_bytes(written)} per result"
@@ -84,7 +84,7 @@ def _matmul(d: Dispatch, covered: Coverage) -> Iterator[str]:
 
 
 def _uses(p: Matmul, rows: int, columns: int) -> str:
-    """The number of uses of a value that a tile loads; tiles at the edge hold fewer results."""
+    """State the number of uses of a value that a tile loads; tiles at the edge hold fewer results."""
     a, b = min(columns, p.n), min(rows, p.m)
     edge = (p.m > rows and p.m % rows) or (p.n > columns and p.n % columns)
     fewer = ", less often at the edge" if edge else ""
@@ -140,7 +140,7 @@ PRODUCTS = {"tile": _tiles, "registers": _registers, "k-parallel": _k_parallel, 
 
 
 def _loaded_values(d: Dispatch, p: Matmul) -> tuple[int, int]:
-    """Values of A and of B that all invocations load, those beside the edge included."""
+    """Return the number of values of A and of B that all invocations load, those beyond the edge included."""
     kind = d.variant.split()[0]
     if kind == "tile":
         t = Tiling(*d.params)
@@ -167,7 +167,7 @@ def _loaded_bytes(d: Dispatch, p: Matmul) -> str:
 
 
 def _element_bytes(operand: Operand) -> float:
-    """Bytes of an element, of a storage dtype with its share of the block."""
+    """Return the bytes of an element, of a storage dtype with its share of the block."""
     form = operand.dtype.format
     return 4.0 if form is None else form.nbytes / form.block
 

@@ -1,4 +1,4 @@
-"""Write what every kernel ends with: constants, per-step scalars, and the stores that run the epilogue."""
+"""Write the last lines of every kernel: constants, per-step scalars, and the stores that run the epilogue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gdlab.plan.dispatch import Dispatch, PointOp, scalar_places
 
 
 def constants(text: WgslText, **values: int | float) -> None:
-    """`const NAME = value;` lines: ints as u32, floats as f32."""
+    """Write `const NAME = value;` lines: ints as u32, floats as f32."""
     text.add("")
     for name, value in values.items():
         text.add(f"const {name} = {f'{value}u' if isinstance(value, int) else f'f32({number(value)})'};")
@@ -25,19 +25,19 @@ def constants(text: WgslText, **values: int | float) -> None:
 
 
 def scalar_functions(text: WgslText, d: Dispatch) -> None:
-    """One function for each per-step number that the kernel reads."""
+    """Write one function for each per-step number that the kernel reads."""
     for name, place in scalar_places(d.scalars).items():
         text.add(f"fn {name}() -> f32 {{ return scalars[{place}]; }}")
     text.add("")
 
 
 def whole_file(text: WgslText, name: str, *nodes: int) -> None:
-    """A file of `shaders/`."""
+    """Add a file of `shaders/`."""
     text.add(shader(name).rstrip("\n"), *nodes)
 
 
 def store(text: WgslText, d: Dispatch, bindings: Bindings, node: int) -> None:
-    """`after`, the epilogue, and `store(i, value)`, which writes it."""
+    """Write the epilogue as `after`, and `store(i, value)`, which writes its result."""
     used = chain_operands(d.epilogue)
     with text.working(STORE):
         if d.epilogue:
@@ -53,7 +53,7 @@ def store(text: WgslText, d: Dispatch, bindings: Bindings, node: int) -> None:
 
 
 def store4(text: WgslText, d: Dispatch, bindings: Bindings, node: int) -> None:
-    """`store4(i, value)`: four neighbours at once."""
+    """Write `store4(i, value)`, which stores four neighbours at once."""
     if not by_fours(d):
         store(text, d, bindings, node)
         each = " ".join(f"store(i + {k}u, value.{q});" for k, q in enumerate("xyzw"))
@@ -76,13 +76,13 @@ def store4(text: WgslText, d: Dispatch, bindings: Bindings, node: int) -> None:
 
 
 def by_fours(d: Dispatch) -> bool:
-    """Whether four neighbours of the result, aligned, always lie in one range of its columns."""
+    """Return whether four neighbours of the result, aligned, always lie in one range of its columns."""
     columns = [r.columns for r in d.results if r.columns is not None]
     return all(c.width % 4 == c.start % 4 == c.stop % 4 == 0 for c in columns)
 
 
 def _into_columns(text: WgslText, d: Dispatch, bindings: Bindings, at: str, node: int) -> None:
-    """Put `stored`, element i of what the core computes, where its column lies."""
+    """Write the stores of `stored`, element i of the core's result, to the buffer of its column."""
     for k, r in enumerate(d.results):
         c = r.columns
         assert c is not None  # the caller looked
@@ -98,7 +98,7 @@ def _into_columns(text: WgslText, d: Dispatch, bindings: Bindings, at: str, node
 def by_four(
     text: WgslText, place: str, loads: list[str], chain: tuple[PointOp, ...], name: str, first: str, node: int
 ) -> None:
-    """`place = …`: the chain called for each of four neighbours; `first` is what its first parameter gets, if any."""
+    """Write `place = …`, the chain called for each of four neighbours; `first`: its first argument, if any."""
     if not chain:
         text.add(f"    {place} = {first};", node)
         return
@@ -109,5 +109,5 @@ def by_four(
 
 
 def four_calls(name: str, chain: tuple[PointOp, ...], first: str, loads: list[str]) -> list[str]:
-    """The calls of a chain for each of four neighbours."""
+    """Return the calls of a chain for each of four neighbours."""
     return [call(name, chain, f"{first}.{q}" if first else "", [f"{x}.{q}" for x in loads]) for q in "xyzw"]

@@ -1,4 +1,4 @@
-"""WGSL of matrix products: tiles in registers (software adapters), parts of K side by side (small results)."""
+"""Write the WGSL of matrix products in registers: tiles (software adapters), parts of K (small results)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gdlab.kernels.workgroup_tiles import shared_tiles
 
 # one tile in registers ------------------------------------------------------------------------------------------------
 class Tile:
-    """Writes the body that adds four steps of K to a tile of `rows` x 4·`quads` sums `c{row}_{quad}`.
+    """The generator of the body that adds four steps of K to a tile of `rows` x 4·`quads` sums `c{row}_{quad}`.
 
     The tile begins at variables `row` and `column`; elements beyond the edge repeat the last one, and are not stored.
     With `guard` steps beyond K add nothing.
@@ -26,7 +26,7 @@ class Tile:
                 text.add("    " + " ".join(zeros), self.product.node)
 
     def origins(self, text: WgslText) -> None:
-        """Return the first index of each row of a and of each column of b."""
+        """Write the first index of each row of a and of each column of b."""
         with text.working(side_read("a")):
             self._origins_of_a(text)
         with text.working(side_read("b")):
@@ -61,11 +61,11 @@ class Tile:
         return f"min(column + {c}u, {last}u)" if self.p.n % (4 * self.quads) or self.guard else f"(column + {c}u)"
 
     def _quad_rows(self) -> bool:
-        """Whether a, stored by columns, is read four rows at a time."""
+        """Return whether a, stored by columns, is read four rows at a time."""
         return self.product.wide_a and self.rows % 4 == 0
 
     def steps(self, text: WgslText, indent: str, count: int = 4) -> None:
-        """Load what `count` steps from `k` on need, and multiply."""
+        """Load the elements of `count` steps from `k` on, and multiply."""
         for side, lines in (("a", self._load_a(count)), ("b", self._load_b(count))):
             with text.working(side_read(side)):
                 for line in lines:
@@ -106,7 +106,7 @@ class Tile:
         ]
 
     def _element(self, variable: str, index: str) -> str:
-        """One element of a, whether or not it is bound as vec4."""
+        """Return one element of a, whether or not it is bound as vec4."""
         return f"{variable}[({index}) / 4u][({index}) % 4u]" if self.product.wide_a else f"{variable}[{index}]"
 
     def _load_b(self, count: int) -> list[str]:
@@ -134,7 +134,7 @@ class Tile:
         ]
 
     def _by_columns(self, four: str) -> list[str]:
-        """Read four steps of each column at once, and turn four columns into four steps."""
+        """Read four steps of each column at once, and transpose them to four columns per step."""
         lines = [f"let q{c} = {four.format(c=c)};" for c in range(4 * self.quads)]
         return lines + [
             f"let b{kk}_{j} = vec4<f32>({', '.join(f'q{4 * j + q}.{LANES[kk]}' for q in range(4))});"
@@ -143,18 +143,18 @@ class Tile:
         ]
 
     def _k(self, kk: int) -> str:
-        """Step kk; beyond the last one the last one, where that may be."""
+        """Return step kk, clamped to the last one where it may lie beyond."""
         plain = f"(k + {kk}u)" if kk else "k"
         return f"min({plain}, {self.p.k - 1}u)" if self.guard and self.p.k % 4 else plain
 
     def _safe(self, value: str, kk: int, zero: str = "0.0") -> str:
-        """The value, or zero beyond K: one factor is enough, but the other must then be finite, so it is clamped."""
+        """Return the value, or zero beyond K: one such factor is enough, but the other, clamped, must be finite."""
         if not self.guard or self.p.k % 4 == 0:
             return value
         return f"select({zero}, {value}, k + {kk}u < {self.p.k}u)"
 
     def store(self, text: WgslText) -> None:
-        """Store what lies inside the result."""
+        """Store the sums that lie inside the result."""
         with text.working(STORE):
             for r in range(self.rows):
                 self._store_row(text, r)
@@ -185,7 +185,7 @@ class Tile:
 
 
 def register_tiles(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
-    """A tile per invocation, straight from memory: the form for software adapters."""
+    """Write a tile per invocation, read straight from memory: the form for software adapters."""
     rows, columns = params
     p, node = product.p, product.node
     across = -(-p.n // columns)
@@ -230,7 +230,7 @@ def _begin_parts(text: WgslText, product: Product, of: str, memory: str, parts: 
 
 
 def k_groups(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
-    """A 16 x 16 tile per group, whose 16 parts of K are added in workgroup memory: for small results on hardware."""
+    """Write 16 x 16 tiles, a group each, with 16 parts of K added in workgroup memory: small results on hardware."""
     p, node = product.p, product.node
     across = -(-p.n // 16)
     tile = Tile(product, 4, 1, guard=True)
@@ -268,7 +268,7 @@ def k_groups(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
 
 
 def vectors(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
-    """Few rows times four columns per part of K, and the parts added in workgroup memory: every weight is read once."""
+    """Write few rows times four columns per part of K, added in workgroup memory: every weight is read once."""
     p, node = product.p, product.node
     rows, wide, parts = params
     group, tiles = wide * parts, -(-p.n // (4 * wide))
@@ -302,16 +302,14 @@ def vectors(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
     text.add("}")
 
 
-def _store_row(text: WgslText, product: Product, value: str, indent: str = "        ") -> None:
-    """Four neighbouring sums at row m from column n on, as far as they lie inside."""
-    p = product.p
+def _store_row(text: WgslText, product: Product, value: str) -> None:
+    """Store four neighbouring sums at row m from column n on, as far as they lie inside."""
+    n, node = product.p.n, product.node
     if product.wide_out:
-        text.add(f"{indent}if (n < {p.n}u) {{ store4(m * {p.n}u + n, {value}); }}", product.node)
+        text.add(f"        if (n < {n}u) {{ store4(m * {n}u + n, {value}); }}", node)
         return
     for q in range(4):
-        text.add(
-            f"{indent}if (n + {q}u < {p.n}u) {{ store(m * {p.n}u + n + {q}u, {value}.{LANES[q]}); }}", product.node
-        )
+        text.add(f"        if (n + {q}u < {n}u) {{ store(m * {n}u + n + {q}u, {value}.{LANES[q]}); }}", node)
 
 
 WRITERS = {"registers": register_tiles, "k-parallel": k_groups, "tile": shared_tiles, "vector": vectors}

@@ -1,4 +1,4 @@
-"""Write the WGSL of an update: the rule's own function over four elements, loads and stores of every parameter."""
+"""Write the WGSL of an update: the rule's function over four elements, and loads and stores of every parameter."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gdlab.plan.spread import update_groups
 
 
 def update(text: WgslText, d: Dispatch) -> None:
-    """Four neighbours at a time. Of several parameters the arithmetic is written once, between a switch that loads
-    and one that stores."""
+    """Write the kernel of an update, four neighbours at a time. Of several parameters the arithmetic is written once,
+    between a switch that loads and one that stores."""
     core = d.update
     assert core is not None  # the table asks by kernel
     rule = rule_of(f"dispatch {d.index}", core.rule)
@@ -35,11 +35,11 @@ def update(text: WgslText, d: Dispatch) -> None:
 
 
 class _Variables:
-    """The buffers of a dispatch as WGSL variables: `weight0 adam_m0 gradient0` of the first parameter, and so on; one
-    that several parameters read bears the number of the first."""
+    """The buffers of a dispatch as WGSL variables: `weight0 adam_m0 gradient0` of the first parameter, and so on; a
+    buffer that several parameters read has the number of the first."""
 
     def __init__(self, rule: UpdateRule, core: UpdateCore) -> None:
-        self.rule, self.fields = rule, (_held(rule), *rule.state)
+        self.rule, self.fields = rule, (_value_name(rule), *rule.state)
         self.name: dict[int, str] = {}
         self.single: set[int] = set()  # buffers of one number
         for k, p in enumerate(core.parameters):
@@ -52,7 +52,7 @@ class _Variables:
                 self.name.setdefault(clip, f"clip{len(self.single) - 1}")
 
     def declare(self, text: WgslText, d: Dispatch) -> None:
-        """One line per binding, then the per-step scalars."""
+        """Declare one line per binding, then the per-step scalars."""
         for i, (buffer, access) in enumerate(d.bindings):
             element = "f32" if buffer in self.single else "vec4<f32>"
             mode = "read" if access == "r" else "read_write"
@@ -61,7 +61,7 @@ class _Variables:
             text.add(f"@group(0) @binding({len(d.bindings)}) var<storage, read> scalars: array<f32>;")
 
     def stretch_functions(self, text: WgslText, k: int, p: ParameterUpdate) -> None:
-        """`factors` and `clips` of a parameter whose stretches differ."""
+        """Write `factors` and `clips` of a parameter whose stretches differ."""
         if len(p.stretches) == 1:
             return
         factors = [number(s.factor) for s in p.stretches]
@@ -70,13 +70,13 @@ class _Variables:
             _chosen(text, f"clips{k}", p, [self._clip(s) for s in p.stretches], p.node)
 
     def rate(self, k: int, p: ParameterUpdate) -> str:
-        """The rate of elements 4i … 4i + 3: the step's times their factors."""
+        """Return the learning rate of elements 4i … 4i + 3: the step's times their factors."""
         factor = f"factors{k}(i)" if len(p.stretches) > 1 else number(p.stretches[0].factor)
         product = f"lr() * {factor}" if self.rule.scalars else factor
         return product if len(p.stretches) > 1 else f"vec4<f32>({product})"
 
     def gradient(self, k: int, p: ParameterUpdate) -> str:
-        """The gradient of elements 4i … 4i + 3 as the rule reads it."""
+        """Return the gradient of elements 4i … 4i + 3 as the rule reads it."""
         assert p.gradient is not None  # the callers ask rules that read one
         plain = f"{self.name[p.gradient]}[i]"
         if p.stretches[0].clip is None:
@@ -88,13 +88,13 @@ class _Variables:
         return f"{self.name[stretch.clip]}[0]"
 
 
-def _held(rule: UpdateRule) -> str:
-    """The name of what the rule moves."""
+def _value_name(rule: UpdateRule) -> str:
+    """Return the name of the value that the rule updates."""
     return "weight" if rule.configurable else "total"
 
 
 def _chosen(text: WgslText, name: str, p: ParameterUpdate, values: Sequence[str], node: int) -> None:
-    """A function that returns the values of four neighbours by the stretches in which they lie."""
+    """Write a function that returns the values of four neighbours by the stretches in which they lie."""
     value = f"vec4<f32>({values[-1]})"
     for stretch, own in zip(p.stretches[-2::-1], values[-2::-1], strict=True):
         value = f"select({value}, vec4<f32>({own}), at < vec4<u32>({stretch.stop}u))"
@@ -105,7 +105,7 @@ def _chosen(text: WgslText, name: str, p: ParameterUpdate, values: Sequence[str]
 
 # the rule -------------------------------------------------------------------------------------------------------------
 def _rule_text(text: WgslText, rule: UpdateRule, nodes: Sequence[int]) -> None:
-    """`moved`: the rule's file, or its form written out."""
+    """Write `moved`: the rule's file, or its form written out."""
     if rule.form is None:
         whole_file(text, rule.shader, *nodes)
         return
@@ -127,8 +127,8 @@ def _rule_text(text: WgslText, rule: UpdateRule, nodes: Sequence[int]) -> None:
 
 
 def _order(rule: UpdateRule) -> tuple[str, ...]:
-    """The parameters of `moved`."""
-    return (_held(rule), *rule.state, *(("gradient",) if rule.reads_gradient else ()), "rate")
+    """Return the names of the parameters of `moved`."""
+    return (_value_name(rule), *rule.state, *(("gradient",) if rule.reads_gradient else ()), "rate")
 
 
 # loads and stores -----------------------------------------------------------------------------------------------------

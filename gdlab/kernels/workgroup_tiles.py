@@ -1,4 +1,4 @@
-"""WGSL of matrix products on hardware: tiles of a and b meet in workgroup memory."""
+"""Write the WGSL of matrix products on hardware: tiles of a and b meet in workgroup memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gdlab.plan.dispatch import Matmul
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """A group computes `rows` x `columns` sums, `down` x `right` per invocation, `depth` steps of K at a time, with one
-    or two `buffers` in workgroup memory. K is cut into `inner` parts that one group adds up, each of `outer` parts
-    that groups of their own write one after another."""
+    """The tiling of a product: a group computes `rows` x `columns` sums, `down` x `right` per invocation, `depth` steps
+    of K at a time, with one or two `buffers` in workgroup memory. K is cut into `inner` parts that one group adds up,
+    each of `outer` parts that groups of their own write one after another."""
 
     rows: int
     columns: int
@@ -26,45 +26,45 @@ class Tiling:
 
     @property
     def high(self) -> int:
-        """Invocations below one another."""
+        """Number of invocations one below the other."""
         return self.rows // self.down
 
     @property
     def wide(self) -> int:
-        """Invocations side by side."""
+        """Number of invocations side by side."""
         return self.columns // self.right
 
     @property
     def workers(self) -> int:
-        """Invocations of one inner part."""
+        """Number of invocations of one inner part."""
         return self.high * self.wide
 
     def steps(self, k: int) -> int:
-        """Steps of K in one part, a multiple of `depth`."""
+        """Return the steps of K in one part, a multiple of `depth`."""
         tiles = -(-k // self.depth)
         return -(-tiles // (self.inner * self.outer)) * self.depth
 
     def ends_early(self, k: int) -> bool:
-        """Whether the last part has fewer steps of K than it walks."""
+        """Return whether the last part has fewer steps of K than it walks."""
         return k != self.steps(k) * self.inner * self.outer
 
     def quads(self, side: str) -> int:
-        """Fours in one step of a tile."""
+        """Return the number of vec4s in one step of a tile."""
         return (self.rows if side == "a" else self.columns) // 4
 
     def at(self, p: Matmul, side: str, step: int) -> int:
-        """Return the beginning of a step of a tile, in fours. Where K is the last axis, neighbours store four steps
+        """Return the beginning of a step of a tile, in vec4s. Where K is the last axis, neighbours store four steps
         each: a gap after every four steps makes them meet different banks of workgroup memory."""
         gap = 32 // self.depth if k_comes_last(p, side) else 0
         return step * self.quads(side) + step // 4 * gap
 
     def size(self, p: Matmul, side: str) -> int:
-        """Fours of one buffer."""
+        """Return the number of vec4s of one buffer."""
         return self.at(p, side, self.depth)
 
 
 def shared_tiles(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
-    """A tile per group; the next steps are loaded to registers while these are multiplied."""
+    """Write a tile per group; the next steps are loaded to registers while the present ones are multiplied."""
     t = Tiling(*params)
     p, node = product.p, product.node
     _head(text, product, t)
@@ -110,7 +110,7 @@ def _head(text: WgslText, product: Product, t: Tiling) -> None:
 
 
 def _part(text: WgslText, product: Product, t: Tiling, tiles: int) -> None:
-    """`first`: the first step of this part; where the parts of workgroup memory and of the result begin."""
+    """Write `first`, the first step of this part, and the start of its share of workgroup memory."""
     node, steps = product.node, t.steps(product.p.k)
     part = [f"flat / {tiles}u % {t.outer}u * {t.inner}u"] if t.outer > 1 else []  # % : a grid may be folded
     part += [f"lane / {t.workers}u"] if t.inner > 1 else []
@@ -162,13 +162,14 @@ def _barrier(text: WgslText, node: int, indent: str) -> None:
 
 
 def _ahead(p: Matmul, t: Tiling) -> bool:
-    """Whether storing the next steps after these pays: with large tiles; where K is the last axis of b the registers
-    of an NVIDIA H200 no longer suffice for two groups at once (2048: 31.7 instead of 42.3 TFLOP/s, 2026-11-21)."""
+    """Return whether the next steps are stored after these: pays with large tiles; where K is the last axis of b the
+    registers of an NVIDIA H200 no longer suffice for two groups at once (2048: 31.7 instead of 42.3 TFLOP/s,
+    2026-11-21)."""
     return t.buffers == 2 and t.rows * t.columns >= 128 * 128 and not k_comes_last(p, "b")
 
 
 def _swap(text: WgslText, product: Product, t: Tiling) -> None:
-    """To the other buffer, if there is one."""
+    """Switch to the other buffer, if there is one."""
     for name in "ab" if t.buffers == 2 else "":
         size = t.size(product.p, name)
         home = f"(lane / {t.workers}u * {2 * size}u) * 2u + {size}u" if t.inner > 1 else f"{size}u"
@@ -177,7 +178,7 @@ def _swap(text: WgslText, product: Product, t: Tiling) -> None:
 
 
 def _multiply(text: WgslText, product: Product, t: Tiling) -> None:
-    """Steps of a tile, written out: a loop costs its counter and a bounds check at every turn."""
+    """Multiply the steps of a tile, written out: a loop costs its counter and a bounds check at every turn."""
     node = product.node
     for kk in range(t.depth):
         text.add("        {", node)
@@ -192,7 +193,7 @@ def _multiply(text: WgslText, product: Product, t: Tiling) -> None:
 
 
 def _add_parts(text: WgslText, product: Product, t: Tiling) -> None:
-    """The first part adds the sums of the others."""
+    """Add the sums of all parts in the first part."""
     node, size = product.node, t.rows * t.columns // 4
     cells = [f"c{r}_{j}" for r in range(t.down) for j in range(t.right // 4)]
     text.add(f"    let part = lane / {t.workers}u;\n    if (part > 0u) {{", node)
@@ -208,7 +209,7 @@ def _add_parts(text: WgslText, product: Product, t: Tiling) -> None:
 # from memory to workgroup memory --------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Operand a or b: its variable, elements beside K in all and in a tile, and whether K is its last axis."""
+    """Operand a or b: its variable, its extent beside K in all and in a tile, and whether K is its last axis."""
 
     name: str
     variable: str
@@ -226,7 +227,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class TileCopy:
-    """A four that an invocation copies: variable `name`, elements from (`i`, `k`) on of operand `side`, to `place` in a
+    """A vec4 that an invocation copies: variable `name`, elements from (`i`, `k`) on of operand `side`, to `place` in a
     buffer. `origin`: where it lies in memory at the first step, if one address serves all steps."""
 
     side: Side
@@ -282,14 +283,14 @@ def _place(p: Matmul, s: Side, i: str, k: str) -> str:
 
 
 def _some(t: Tiling, c: TileCopy) -> str:
-    """The condition, where a tile has fewer fours than a group has invocations."""
+    """Return the condition of a copy, where a tile has fewer vec4s than a group has invocations."""
     total = t.quads(c.side.name) * t.depth
     return f"if (worker < {total}u) " if total < t.workers else ""
 
 
 def _load(text: WgslText, product: Product, t: Tiling, copies: list[TileCopy], done: str, indent: str) -> None:
-    """The fours of the steps from `first` + `done` on, as they lie in memory. What lies beyond the edge or beyond K
-    repeats other elements; no index leaves the operand."""
+    """Load the vec4s of the steps from `first` + `done` on, in the layout of memory. What lies beyond the edge or
+    beyond K repeats other elements; no index leaves the operand."""
     for c in copies:  # in no block of their own: an NVIDIA H200 lost 9 % by that (2048, 2026-11-21)
         line, some = f"{c.name} = {_value(product.p, t, c, done)};", _some(t, c)
         with text.working(side_read(c.side.name)):
@@ -316,12 +317,12 @@ def _value(p: Matmul, t: Tiling, c: TileCopy, done: str) -> str:
 
 
 def _within(index: str, last: int, ends: bool) -> str:
-    """The index, clamped where it may lie beyond the last one."""
+    """Return the index, clamped where it may lie beyond the last one."""
     return f"min({index}, {last}u)" if ends else f"({index})"
 
 
 def _keep(text: WgslText, product: Product, t: Tiling, copies: list[TileCopy], start: str, indent: str) -> None:
-    """To workgroup memory, steps one below another; zero beyond K."""
+    """Store the loaded steps in workgroup memory, one below the other; zero beyond K."""
     for c in copies:
         with text.working(side_read(c.side.name)):
             _keep_four(text, product, t, c, start, indent)

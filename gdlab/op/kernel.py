@@ -51,8 +51,8 @@ class Reduction:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a `Shader` on operands of given types: `units` independent pieces of `length` steps each, which
-    neighbouring invocations may share (0: one invocation does a piece alone); the constants that its text names (ints
+    """The work of a `Shader` on operands of given types: `units` independent units of `length` steps each, which
+    neighbouring invocations may share (0: one invocation does a unit alone); the constants that its text names (ints
     become `u32`, floats `f32`); floating point operations. With `group` the file brings its own `main`, and `units`
     counts workgroups of `group` invocations. `tables` are constant arrays of u32; `trips` counts the loop turns of one
     invocation, where they may be many; `extents` is what the label shows instead of units and length. With `partial`

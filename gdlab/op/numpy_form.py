@@ -33,7 +33,7 @@ class KernelConstants(Protocol):
 
     @property
     def units(self) -> int:
-        """The number of independent pieces of work."""
+        """The number of independent units of work."""
 
     @property
     def numbers(self) -> tuple[tuple[str, float], ...]:

@@ -1,5 +1,4 @@
-"""Ops along an axis with an index of its own for every element, and products: `take_along_axis`, `add_along_axis`,
-`prod`."""
+"""Ops along an axis with an index for every element, and products: `take_along_axis`, `add_along_axis`, `prod`."""
 
 from __future__ import annotations
 
@@ -38,12 +37,12 @@ Attributes = Mapping[str, Any]
 
 
 def _around(shape: Shape, axis: int) -> tuple[int, int, int]:
-    """(elements before, along, behind) an axis."""
+    """Return (elements before, along, behind) an axis."""
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
 def _check(wanted: str, x: Value, idx: Value, axis: int) -> None:
-    """Refuse operands whose other axes differ."""
+    """Refuse operands whose axes differ besides the given one."""
     if idx.type.dtype is not u32 or x.type.dtype is u32:
         raise Refused(wanted, error=DTypeError)
     rest = [tuple(n for i, n in enumerate(v.shape) if i != axis) for v in (x, idx)]
@@ -79,7 +78,7 @@ def _take_form(builder: KernelBuilder, c: KernelConstants) -> None:
     builder.calls.append((_take_into, (x, idx, builder.out((outer, count, inner)))))
 
 
-def _taken(call: Call) -> Verdict:
+def _take_extent(call: Call) -> Verdict:
     axis, labels = call.attrs["axis"], axes_of(call.types[0], call.attrs["axis"])
     chosen = (*labels[:axis], "s", *labels[axis + 1 :])
     return along(call, [labels, chosen], chosen)
@@ -102,7 +101,7 @@ def _taken(call: Call) -> Verdict:
     any_dtype=True,
     canonical=lambda x, idx, axis: {"axis": axis_of(axis, x.type.rank)},
     indices=IndexOperand(1, lambda types, attrs: types[0].shape[attrs["axis"]]),
-    follows=_taken,
+    follows=_take_extent,
 )  # fmt: skip
 def take_along_axis(x: Value, idx: Value, axis: int) -> TensorType:
     """Element idx[…, i, …] of x along an axis: f32[..., n, ...], u32[..., s, ...] -> f32[..., s, ...].
@@ -175,8 +174,8 @@ def _put(call: Call) -> Verdict:
     follows=_put,
 )  # fmt: skip
 def add_along_axis(src: Value, idx: Value, axis: int, extent: int) -> TensorType:
-    """Zeros of so many elements along an axis, to which src is added at idx, in order: f32[..., s, ...],
-    u32[..., s, ...] -> f32[..., extent, ...]. An index ≥ extent is left out and receives no gradient."""
+    """Zeros with `extent` elements along an axis, to which src is added at idx, in order: f32[..., s, ...], u32[..., s,
+    ...] -> f32[..., extent, ...]. An index ≥ extent is left out and receives no gradient."""
     _check(ADDED, src, idx, axis)
     want(src.shape == idx.shape, ADDED)
     want(extent >= 1, "an int ≥ 1", extent, "extent")

@@ -34,7 +34,7 @@ TILE, ROWS, COLUMNS = 64, 4, 8
 
 
 def _aligned(batch: int, first: int, second: int, extents: tuple[int, int]) -> int:
-    """1 where four neighbours from a multiple of 4 on are one aligned vector, and none of them lies outside."""
+    """Return whether four neighbours from a multiple of 4 on always are one aligned vector inside the operand."""
     along, other = (extents[1], first) if second == 1 else (extents[0], second)
     return int(batch % 4 == other % 4 == along % 4 == 0)
 
@@ -57,7 +57,7 @@ def _work(layout: Layout, hardware: bool) -> WorkRule:
 
 
 def _view(data: Array, shape: Shape, strides: Shape) -> Array:
-    """`data` as an array of `shape` whose strides are given in elements."""
+    """View `data` as an array of `shape` whose strides are given in elements."""
     return np.lib.stride_tricks.as_strided(data, shape, [s * data.itemsize for s in strides])
 
 
@@ -78,7 +78,7 @@ def _kernel(layout: Layout) -> Shader:
 
 # three axes: [batch, rows, columns] -----------------------------------------------------------------------------------
 def _batched(a: str, b: str) -> Layout:
-    """`a` is stored [g, m, k] or [g, k, m], `b` [g, k, n] or [g, n, k]."""
+    """Return the kernel of batched products: `a` is stored [g, m, k] or [g, k, m], `b` [g, k, n] or [g, n, k]."""
 
     def layout(types: tuple[TensorType, ...], result: TensorType) -> tuple[int, tuple[int, int, int], Strides]:
         count, m, n = result.shape
@@ -183,7 +183,7 @@ def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
 
 # blocks side by side in a row -----------------------------------------------------------------------------------------
 def _in_rows(b: str) -> Layout:
-    """a [m, g·k], b [g, k, n] or [g, n, k], the result [m, g·n]."""
+    """Return the layout rule for a [m, g·k], b [g, k, n] or [g, n, k], and the result [m, g·n]."""
 
     def layout(types: tuple[TensorType, ...], result: TensorType) -> tuple[int, tuple[int, int, int], Strides]:
         count, first, second = types[1].shape
@@ -195,7 +195,7 @@ def _in_rows(b: str) -> Layout:
 
 
 def _of_columns(types: tuple[TensorType, ...], result: TensorType) -> tuple[int, tuple[int, int, int], Strides]:
-    """a [k, g·m], b [k, g·n], the result [g, m, n]."""
+    """Return the layout of a [k, g·m], b [k, g·n] and the result [g, m, n]."""
     count, m, n = result.shape
     return count, (m, n, types[0].shape[0]), ((m, 1, count * m), (n, count * n, 1), (m * n, n))
 
@@ -209,7 +209,7 @@ def _rows_of_blocks(a: Value, b: Value, k_of_b: int, wanted: str) -> tuple[int, 
 
 
 def _split(x: Array, groups: int) -> Array:
-    """Rows of blocks as one matrix per block."""
+    """View rows of blocks as one matrix per block."""
     blocks: Array = x.reshape(x.shape[0], groups, -1).transpose(1, 0, 2)
     return blocks
 

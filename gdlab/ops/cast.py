@@ -138,7 +138,7 @@ def _pairs(types: tuple[TensorType, ...], result: TensorType, attrs: object) -> 
 
 
 def _storing(nearest: Callable[[Array], Array]) -> Callable[[KernelBuilder, KernelConstants], None]:
-    """Return the form that puts the nearest numbers of 16 bits."""
+    """Return the form that stores the nearest numbers of 16 bits."""
 
     def put(x: Array, out: Array) -> None:
         out[...] = nearest(x)
@@ -196,7 +196,7 @@ def _(g: Value, out: Value, x: Value) -> Grads:
 
 
 def _words(x: Array, to: str) -> Array:
-    """Bits of 16-bit numbers, two in a word, the first in the lower half; behind an odd last one 0."""
+    """Return the bits of 16-bit numbers, two in a word, the first in the lower half; after an odd last one 0."""
     flat = x.reshape(-1).astype(np.float32)
     bits = bf16_bits(flat) if to == "bf16" else nearest_f16(flat).astype(np.float16).view(np.uint16)
     pairs = np.zeros(-(-flat.size // 2) * 2, "<u2")

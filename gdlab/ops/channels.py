@@ -41,7 +41,7 @@ def _check_channel(x: Value, b: Value) -> None:
 
 
 def _over_images(b: Value, n: int) -> Value:
-    """b[c] once per image: so small a table that kernels read [n, c, h, w] from it as it lies."""
+    """Return b[c] once per image: the table is so small that kernels read it as [n, c, h, w] in place."""
     return b.reshape((1, *b.shape)) if n == 1 else zeros((n, *b.shape), graph=b.graph).bias_add(b)
 
 
@@ -70,12 +70,12 @@ def _check_groups(x: Value, w: Value, b: Value, groups: int, eps: float) -> None
 
 
 def _per_channel(w: Value, x: Value) -> Value:
-    """w[c] as [b, c, 1, …], to be repeated over x."""
+    """Return w[c] as [b, c, 1, …], to be repeated over x."""
     return _over_images(w, x.shape[0]).reshape((*x.shape[:2], *(1,) * (x.type.rank - 2)))
 
 
 def _unit(x: Value, groups: int, eps: float) -> tuple[Value, Value]:
-    """(x − mean) / √(variance + eps) of every group, a row each, and the factor."""
+    """Return (x − mean) / √(variance + eps) of every group, a row each, and the factor."""
     rows = x.reshape((x.shape[0] * groups, -1))
     centred = rows - rows.mean_inner()  # never E[x²] − μ²: that cancels
     size = (centred.square().mean_inner() + eps).rsqrt()

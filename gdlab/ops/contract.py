@@ -104,7 +104,7 @@ def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
 
 
 def _check(a: Value, b: Value, k_of_a: int, k_of_b: int, layout: str) -> None:
-    """Rank 2 twice, and equal extents along the axes that are summed."""
+    """Check that both operands have rank 2, and that their summed axes have one extent."""
     want(a.type.rank == b.type.rank == 2, f"{layout}: reshape other ranks first")
     left, right = a.shape[k_of_a], b.shape[k_of_b]
     want(left == right, f"{layout}: {left} and {right} differ")

@@ -431,6 +431,6 @@ def _is_row(x: Value, row: Value) -> bool:
 
 
 def to_row(g: Value, row: Value) -> Value:
-    """The cotangent of a row that every row of g read."""
+    """Return the cotangent of a row that is broadcast over the rows of g."""
     total = g.sum_rows() if g.type.rank > 1 else g
     return total if total.shape == row.shape else total.reshape(row.shape)

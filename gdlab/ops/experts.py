@@ -43,7 +43,7 @@ TILE = 64  # columns of a row (rows and columns of a matrix) that one group comp
 
 # rows times matrices --------------------------------------------------------------------------------------------------
 def _by_rows(b: str, units: Callable[[int, int], int], group: int = 0) -> WorkRule:
-    """The work of a product whose matrices are stored "kn" or "nk"; `units` of it for so many rows and columns."""
+    """Return the work of a product whose matrices are stored "kn" or "nk", in `units` for these rows and columns."""
 
     def work(types: Types, result: TensorType, attrs: Attributes) -> Work:
         (m, n), k, experts = result.shape, types[0].shape[1], types[1].shape[0]
@@ -74,7 +74,7 @@ def _rows_form(builder: KernelBuilder, c: KernelConstants) -> None:
 
 
 def _paged_products(x: Array, w: Array, idx: Array, table: Array, out: Array) -> None:
-    """out[r] = x[r] · w[table[idx[r]]] of rows whose matrix is there; zeros of a number outside, others are left."""
+    """Compute out[r] = x[r] · w[table[idx[r]]] where that matrix is there; zeros for a number outside, others stay."""
     for number in np.unique(idx).tolist():
         page = int(table[number]) if number < len(table) else len(w)
         rows = np.flatnonzero(idx == number)
@@ -85,7 +85,7 @@ def _paged_products(x: Array, w: Array, idx: Array, table: Array, out: Array) ->
 
 
 def _products(x: Array, w: Array, idx: Array, repeat: int, out: Array) -> None:
-    """out[r] = x[r // repeat] · w[idx[r]], number by number; zeros where there is no such matrix."""
+    """Compute out[r] = x[r // repeat] · w[idx[r]], number by number; zeros where there is no such matrix."""
     for expert in np.unique(idx).tolist():
         rows = np.flatnonzero(idx == expert)
         if expert >= len(w):
@@ -97,7 +97,7 @@ def _products(x: Array, w: Array, idx: Array, repeat: int, out: Array) -> None:
 
 
 def _check_stride(w: Value, stride: int) -> None:
-    """Matrices in blocks of ggml may lie apart."""
+    """Check the stride of matrices in blocks of ggml, which may lie apart."""
     if not stride:
         return
     wanted = "0: only matrices in blocks lie apart"
@@ -139,7 +139,7 @@ def _by_row(call: Call) -> Verdict:
 
 
 def _by_repeated_row(call: Call) -> Verdict:
-    """As the product of x with each row repeated."""
+    """Treat the product as that of x with each row repeated."""
     repeat, (x, *others) = call.attrs["repeat"], call.types
     types = (TensorType((x.shape[0] * repeat, x.shape[1]), x.dtype), *others)
     rows, *tags = call.tags
@@ -276,7 +276,7 @@ def _(g: Value, out: Value, x: Value, w: Value, idx: Value, repeat: int, stride:
 
 
 def _repeated(x: Value, repeat: int) -> Value:
-    """Every row of x so many times, one after the other."""
+    """Repeat every row of x, copies one after the other."""
     if repeat == 1:
         return x
     rows, width = x.shape
@@ -285,7 +285,7 @@ def _repeated(x: Value, repeat: int) -> Value:
 
 # sums of outer products -----------------------------------------------------------------------------------------------
 def _by_matrix(down: int, across: int, group: int = 0) -> WorkRule:
-    """The work of sums of outer products, by tiles of so many rows and columns."""
+    """Return the work of sums of outer products, by tiles of these rows and columns."""
 
     def work(types: Types, result: TensorType, attrs: Attributes) -> Work:
         (experts, k, n), m = result.shape, types[0].shape[0]
@@ -303,7 +303,7 @@ def _matrices_form(builder: KernelBuilder, c: KernelConstants) -> None:
 
 
 def _sums_of_outer(x: Array, g: Array, idx: Array, out: Array) -> None:
-    """out[e] = Σ outer(x[i], g[i]) over idx[i] = e."""
+    """Compute out[e] = Σ outer(x[i], g[i]) over idx[i] = e."""
     for expert, matrix in enumerate(out):
         rows = np.flatnonzero(idx == expert)
         np.matmul(x[rows].T, g[rows], matrix)
@@ -366,14 +366,14 @@ def _(h: Value, out: Value, x: Value, g: Value, idx: Value, experts: int) -> Gra
 
 # the choice -----------------------------------------------------------------------------------------------------------
 def _top_k(x: Array, k: int) -> Array:
-    """Stable, by descending value, those that are NaN first."""
+    """Return the indices of the k largest elements of each row, stable, by descending value, NaN first."""
     order = np.lexsort((-x, ~np.isnan(x)), axis=-1)
     return order[..., :k].astype(np.uint32)
 
 
 def _choosing(rounds: bool) -> WorkRule:
-    """The work of a kernel over rows; with `rounds` the length counts every reading of a row, which software adapters
-    limit for each invocation."""
+    """Return the work of a kernel over rows; with `rounds` the length counts every reading of a row, which software
+    adapters limit for each invocation."""
 
     def work(types: Types, result: TensorType, attrs: Attributes) -> Work:
         (rows, length), k = types[0].shape, attrs["k"]
@@ -428,15 +428,15 @@ def top_k_indices(x: Value, k: int) -> TensorType:
 
 # nodes of them --------------------------------------------------------------------------------------------------------
 def is_product(node: Node) -> bool:
-    """Whether a node multiplies rows by matrices that operand 2 chooses, of all that operand 1 holds."""
+    """Return whether a node multiplies rows by matrices of operand 1 that operand 2 chooses."""
     return node.op == grouped_matmul.name
 
 
 def is_choice(node: Node) -> bool:
-    """Whether a node gives the indices of the largest elements."""
+    """Return whether a node returns the indices of the largest elements."""
     return node.op == top_k_indices.name
 
 
 def keeps_order(node: Node) -> bool:
-    """Whether a node holds the elements of its operand one after the other."""
+    """Return whether a node keeps the elements of its operand in their order."""
     return node.op == reshape.name

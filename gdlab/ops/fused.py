@@ -213,7 +213,7 @@ def _add(product: Value, c: Value, addend: Addend) -> Value:
 
 
 def _samples(*layouts: tuple[int, ...]) -> tuple[Sample, ...]:
-    """a, b and c of m × k × n = 3 × 4 × 5, 17 × 33 × 2 and 1 × 1 × 1, full and by row; layouts index (m, k, n)."""
+    """Return a, b, c of m × k × n = 3 × 4 × 5, 17 × 33 × 2 and 1 × 1 × 1, full and by row; layouts index (m, k, n)."""
     sizes = ((3, 4, 5), (17, 33, 2), (1, 1, 1))
     full = [Sample(*(tuple(s[i] for i in axes) for axes in layouts), (s[0], s[2])) for s in sizes]
     row = [Sample(*(tuple(s[i] for i in axes) for axes in layouts), (s[2],), attrs={"addend": "row"}) for s in sizes]

@@ -45,20 +45,20 @@ def indices(wanted: str, idx: Value, *numbers: Value) -> None:
 
 
 def _around(shape: Shape, axis: int) -> tuple[int, int, int]:
-    """(elements before, along, behind) an axis."""
+    """Return (elements before, along, behind) an axis."""
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
 # take -----------------------------------------------------------------------------------------------------------------
 def _take(x: Array, idx: Array, axis: int) -> Array:
-    """Elements along an axis; zeros where the index is out of range."""
+    """Take elements along an axis; zeros where the index is out of range."""
     taken = np.take(x, np.minimum(idx, x.shape[axis] - 1), axis)
     inside = (idx < x.shape[axis]).reshape((-1,) + (1,) * (x.ndim - axis - 1))
     return np.where(inside, taken, 0.0)
 
 
 def _taking(x: int, axis: Callable[[Attributes], int]) -> Callable[[Types, TensorType, Attributes], Work]:
-    """The work of a kernel that takes along an axis of operand `x`, one result each."""
+    """Return the work of a kernel that takes along an axis of operand `x`, one result each."""
 
     def work(types: Types, result: TensorType, attrs: Attributes) -> Work:
         _, extent, inner = _around(types[x].shape, axis(attrs))
@@ -69,7 +69,7 @@ def _taking(x: int, axis: Callable[[Attributes], int]) -> Callable[[Types, Tenso
 
 
 def _take_rows(x: Array, idx: Array, out: Array) -> None:
-    """out[o, s] = x[o, idx[s]], zeros where the index is out of range."""
+    """Compute out[o, s] = x[o, idx[s]], zeros where the index is out of range."""
     extent = x.shape[1]
     np.take(x, idx, 1, out, "clip")
     if idx.max() >= extent:
@@ -77,7 +77,7 @@ def _take_rows(x: Array, idx: Array, out: Array) -> None:
 
 
 def _take_form(x: int) -> NumpyForm:
-    """The NumPy form of a kernel that takes along an axis of operand `x`."""
+    """Return the NumPy form of a kernel that takes along an axis of operand `x`."""
 
     def form(builder: KernelBuilder, c: KernelConstants) -> None:
         extent, count, inner = c["EXTENT"], c["COUNT"], c["INNER"]
@@ -134,7 +134,7 @@ def _(g: Value, out: Value, x: Value, idx: Value, axis: int) -> Grads:
 
 
 def _put_back(g: Value, idx: Value, shape: Shape, axis: int) -> Value:
-    """g added up at the places that were taken: rows of a matrix whose first axis is the one taken along."""
+    """Add up g at the places that were taken: rows of a matrix whose first axis is the one taken along."""
     outer, extent, inner = _around(shape, axis)
     rows = reshape(g, (outer, idx.shape[0], inner))
     rows = rows if outer == 1 else rows.permute((1, 0, 2))
@@ -189,13 +189,13 @@ def _scatter_add(idx: Array, src: Array, vocab: int) -> Array:
 
 
 def _adding(types: Types, result: TensorType, attrs: Attributes) -> Work:
-    """One result each, the numbers looked through by invocations that share it."""
+    """Return the work with one result per unit; invocations that share it search the numbers."""
     count, width = types[1].shape
     return Work(result.num_elements, count, {"COUNT": count, "WIDTH": width}, result.num_elements * count)
 
 
 def _adding_rows(types: Types, result: TensorType, attrs: Attributes) -> Work:
-    """One row of the result each: the numbers are looked through once per row, then rows that match are added."""
+    """Return the work with one row of the result per unit: search the numbers once, then add the matching rows."""
     count, width = types[1].shape
     length = max(count, width)
     return Work(result.shape[0], length, {"COUNT": count, "WIDTH": width}, types[1].num_elements)
@@ -205,7 +205,7 @@ NARROW = 16  # columns: below, one call for all rows is faster than one call per
 
 
 def _add_rows(idx: Array, src: Array, out: Array) -> None:
-    """out[idx[s]] += src[s], in order of s."""
+    """Compute out[idx[s]] += src[s], in order of s."""
     out[...] = 0
     if src.shape[1] < NARROW:
         inside = idx < len(out)
@@ -289,7 +289,7 @@ def _argmax_form(builder: KernelBuilder, c: KernelConstants) -> None:
     builder.calls.append((_first_largest, (builder.operand(0, (outer, length, inner)), builder.out((outer, inner)))))
 
 
-def _found(call: Call) -> Verdict:
+def _argmax_extent(call: Call) -> Verdict:
     axis, labels = call.attrs["axis"], axes_of(call.types[0])
     result = (*labels[:axis], *labels[axis + 1 :]) or (None,)
     return along(call, [labels], result, mixes={axis: -math.inf}, ordered=[axis])
@@ -309,7 +309,7 @@ def _found(call: Call) -> Verdict:
     family="index",
     no_grad="ends",
     canonical=lambda x, axis: {"axis": axis_of(axis, x.type.rank)},
-    follows=_found,
+    follows=_argmax_extent,
 )  # fmt: skip
 def argmax(x: Value, axis: int) -> TensorType:
     """The index of the first of the largest elements along an axis, the axis dropped (of the last one [1] stays):

@@ -33,7 +33,7 @@ NOT_F32 = (Bad(("u32[3, 5]",), "given u32[3, 5], wanted f32 operands"),)
 
 # running sums ---------------------------------------------------------------------------------------------------------
 def _before(x: Array, reverse: bool) -> Array:
-    """The sum of all that lies before (behind) each element."""
+    """Return the sum of the elements before (behind) each element."""
     facing = x[..., ::-1] if reverse else x
     sums = np.concatenate([np.zeros((*x.shape[:-1], 1)), np.cumsum(facing, -1)[..., :-1]], -1)
     return sums[..., ::-1] if reverse else sums
@@ -110,13 +110,13 @@ def _shift(x: Array, offset: int) -> Array:
 
 
 def _within(x: Value, offset: int) -> dict[str, Any]:
-    """Shifted by more than the whole row is shifted by the whole row."""
+    """Clamp a shift to the length of the row: longer ones shift the whole row out."""
     n = x.shape[-1]
     return {"offset": max(-n, min(n, offset))}
 
 
 def _kept_by_shift(call: Call) -> Verdict:
-    """A shift to the front takes zeros from behind the active entries."""
+    """Keep a bucket axis under a shift: one to the front takes zeros from behind the active entries."""
     labels, offset = range(-call.result.rank, 0), call.attrs["offset"]
     return along(call, [labels], labels, mixes={-1: 0.0} if offset < 0 else None, ordered=[-1] if offset else ())
 

@@ -36,7 +36,7 @@ PARTS = 7  # operands of one kernel: 8 storage buffers with the result; more are
 
 
 def places(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
-    """END{k}: where operand k ends in a run along the axis; PART{k}: how many of its elements lie there."""
+    """Return END{k}, where operand k ends in a run along the axis, and PART{k}, its number of elements there."""
     inner = math.prod(result.shape[attrs["axis"] + 1 :])
     sizes = [t.shape[attrs["axis"]] * inner for t in types] + [0] * (PARTS - len(types))
     ends = np.cumsum(sizes).tolist()
@@ -55,7 +55,7 @@ SIDE_BY_SIDE = Shader("concat.wgsl", places, linear=True, in_bounds=True, numpy_
 
 
 def joined(call: Call) -> Verdict:
-    """The extent rule of ops that put operands side by side."""
+    """Return the extent rule of ops that put operands side by side."""
     labels = axes_of(call.result, call.attrs["axis"])
     return along(call, [labels] * len(call.types), labels)
 
@@ -105,7 +105,7 @@ def _part(g: Value, start: int, stop: int, axis: int) -> Callable[[], Value]:
 
 
 def _along(x: Value, start: int, stop: int, axis: int) -> Value:
-    """start … stop − 1 along one axis."""
+    """Slice start … stop − 1 along one axis."""
     whole: Shape = (0,) * x.type.rank
     starts, stops = (*whole[:axis], start, *whole[axis + 1 :]), (*x.shape[:axis], stop, *x.shape[axis + 1 :])
     return x if (start, stop) == (0, x.shape[axis]) else slice(x, starts, stops)

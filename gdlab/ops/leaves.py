@@ -98,7 +98,7 @@ def zeros(shape: tuple[int, ...], *, graph: Graph | None = None) -> Value:
 
 
 def _stored(dtype: DType | str) -> DType:
-    """The dtype of a parameter, given itself or by name."""
+    """Return the dtype of a parameter, given itself or by name."""
     found = DType.__members__.get(dtype) if isinstance(dtype, str) else dtype
     if not isinstance(found, DType) or not (found is f32 or found.is_storage):
         given = str(dtype) if isinstance(dtype, DType) else repr(dtype)
@@ -140,7 +140,7 @@ def _constant(where: str, data: Any, shape: Any, dtype: DType, graph: Graph | No
 
 
 def _elements(where: str, data: Any, dtype: DType) -> np.ndarray[Any, Any]:
-    """`data` as an array, not rounded yet; what `dtype` does not hold is refused, never wrapped or cut."""
+    """Return `data` as an array, not rounded yet; values that `dtype` cannot hold are refused, never wrapped or cut."""
     try:
         array = np.asarray(data)
     except (TypeError, ValueError):

@@ -32,12 +32,12 @@ Attributes = Mapping[str, Any]
 
 
 def strides(shape: Shape) -> tuple[int, ...]:
-    """Elements between neighbours along each axis, row-major."""
+    """Return the elements between neighbours along each axis, row-major."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """`axis` counted from the front."""
+    """Return `axis` counted from the front."""
     if not -rank <= axis < rank:
         raise Refused(f"an axis in {-rank} … {rank - 1}", axis, "axis")
     return axis % rank
@@ -200,7 +200,7 @@ _builtin_slice = slice
 
 
 def _untouched(call: Call, whole: Sequence[bool]) -> Verdict:
-    """A bucket axis stays where the op takes the whole of it and puts nothing beside it."""
+    """Keep a bucket axis where the op takes all of it and puts nothing beside it."""
     labels = [axis if kept else None for axis, kept in enumerate(whole)]
     return along(call, [labels], labels)
 

@@ -41,8 +41,8 @@ MOST_FOURS = 1 << 16  # of a row that eight invocations walk: a software adapter
 
 
 def _row_work(passes: int, in_registers: bool) -> WorkRule:
-    """The work of a kernel over rows, with the op's `eps` as a constant. `in_registers`: for rows that the registers of
-    256 invocations hold, in EACH fours per invocation."""
+    """Return the work of a kernel over rows, with the op's `eps` as a constant. `in_registers`: for rows that the
+    registers of 256 invocations hold, in EACH fours per invocation."""
     plain = by_rows(passes)
 
     def rule(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work | None:
@@ -69,8 +69,8 @@ def row_kernel(
     statistics: tuple[Statistic, ...] = (),
     calls: str = "",
 ) -> Shader:
-    """`{name}.wgsl`, with the file that it `calls`, and on hardware `{name}_rows.wgsl`, which keeps rows in registers;
-    with `fours`, `{name}_fours.wgsl` on software adapters. What they store besides: `statistics`."""
+    """Return the kernel `{name}.wgsl`, with the file that it `calls`; on hardware `{name}_rows.wgsl`, which keeps rows
+    in registers; with `fours`, `{name}_fours.wgsl` on software adapters. What they store besides: `statistics`."""
     rows = Shader(f"{name}_rows.wgsl", _row_work(passes, True), in_bounds=True)
     by_four = Shader(f"{name}_fours.wgsl", _fours_work(passes), in_bounds=True) if fours else None
     work = _row_work(passes, False)
@@ -84,7 +84,7 @@ def _files(name: str, calls: str) -> str:
 
 
 def _fours_work(passes: int) -> WorkRule:
-    """The work of a kernel over rows of QUADS fours: none where a row does not end with one."""
+    """Return the work of a kernel over rows of QUADS vec4s; None where a row does not end with one."""
     plain = _row_work(passes, False)
 
     def rule(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work | None:
@@ -105,7 +105,7 @@ def _softmax(x: Array) -> Array:
 
 
 def _shifted(builder: KernelBuilder, x: Array, out: Array) -> tuple[Array, Array]:
-    """x − max in `out`; e to that, and its sum per row."""
+    """Write x − max to `out`; then e to that, and its sum per row."""
     powers, column = builder.temporary(x.shape), builder.temporary((x.shape[0], 1))
     builder.row_maxima(x, column)
     builder.call(np.subtract, x, column, out)
@@ -122,7 +122,7 @@ def _softmax_form(builder: KernelBuilder, c: KernelConstants) -> None:
 
 
 def _shares(call: Call) -> Verdict:
-    """Each row is divided among the active entries of its last axis."""
+    """Keep bucket axes: each row is divided among the active entries of its last axis."""
     labels = range(-call.result.rank, 0)
     return along(call, [labels], labels, mixes={-1: -np.inf})
 
@@ -184,7 +184,7 @@ SIZES = ((1, 5), (2, 3), (3, 64), (4, 257), (5, 2), (2, 50257), (2, 2, 5), (7,))
 
 
 def _norm_samples(weights: int) -> tuple[Sample, ...]:
-    """x and this many rows of weights; then a column alone, a row of equal elements, a row of zeros."""
+    """Return samples: x with this many rows of weights; a column alone, a row of equal elements, a row of zeros."""
     sizes = tuple(Sample(shape, *[shape[-1:]] * weights, attrs={"eps": EPS}) for shape in SIZES)
     column = Sample((3, 1), *[(1,)] * weights, attrs={"eps": 0.5})
     rows = ([[2.0, 2.0, 2.0], [0.0, 0.0, 0.0], [100.0, 101.0, 102.0]], *[None] * weights)
@@ -212,7 +212,7 @@ def _over_rows(h: Value, unit: Value, size: Value) -> Value:
 
 
 def _grad_samples(weights: int) -> tuple[Sample, ...]:
-    """g and x of equal shape, and this many rows of weights."""
+    """Return samples of g and x of equal shape, with this many rows of weights."""
     return tuple(Sample(s, s, *[s[-1:]] * weights, attrs={"eps": EPS}) for s in ((1, 5), (3, 64), (2, 257), (2, 2, 5)))
 
 
@@ -222,7 +222,7 @@ def _like(wanted: str, eps: float, g: Value, x: Value, *weights: Value) -> None:
 
 
 def _centred_rows(builder: KernelBuilder, x: Array, out: Array, mean: Array | None = None) -> None:
-    """x − mean in `out`, and the mean of each row in `mean`, if given."""
+    """Write x − mean to `out`, and the mean of each row to `mean`, if given."""
     mean = builder.temporary((x.shape[0], 1)) if mean is None else mean
     builder.row_sums(x, mean)
     builder.calls += [(np.divide, (mean, _width(x), mean)), (np.subtract, (x, mean, out))]
@@ -233,7 +233,7 @@ def _width(x: Array) -> np.float32:
 
 
 def _sizes_of_rows(builder: KernelBuilder, c: KernelConstants, x: Array, size: Array | None = None) -> Array:
-    """1 / √(mean x² + eps) per row, in `size`, if given."""
+    """Return 1 / √(mean x² + eps) per row, in `size`, if given."""
     size = builder.temporary((x.shape[0], 1)) if size is None else size
     eps = np.float32(dict(c.numbers)["EPS"])
     builder.calls += [
@@ -247,7 +247,7 @@ def _sizes_of_rows(builder: KernelBuilder, c: KernelConstants, x: Array, size: A
 
 
 def _dots(a: Array, b: Array, out: Array) -> None:
-    """Σ a · b per row."""
+    """Write Σ a · b per row."""
     np.matmul(a[:, None, :], b[:, :, None], out=out[:, :, None])
 
 
@@ -264,7 +264,7 @@ def _norm_form(centre: bool, builder: KernelBuilder, c: KernelConstants) -> None
 
 
 def _norm_grad_form(centre: bool, builder: KernelBuilder, c: KernelConstants) -> None:
-    """size · (h − mean h − unit · mean(h · unit)); `operand`s are g, x and w."""
+    """Compute size · (h − mean h − unit · mean(h · unit)); `operand`s are g, x and w."""
     shape = c["ROWS"], c["WIDTH"]
     out, unit, mean = builder.out(shape), builder.temporary(shape), builder.temporary((shape[0], 1))
     x = builder.operand(1, shape)
@@ -286,7 +286,7 @@ def _norm_grad_form(centre: bool, builder: KernelBuilder, c: KernelConstants) ->
 
 
 def _column_each(passes: int) -> WorkRule:
-    """The work of a kernel that makes one number of each row."""
+    """Return the work of a kernel that makes one number of each row."""
 
     def rule(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
         rows, width = result.num_elements, types[0].shape[-1]

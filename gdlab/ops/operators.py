@@ -23,7 +23,7 @@ POWERS: dict[float, Callable[[Value], Value]] = {
 
 
 def _plain(number: Any) -> Any:
-    """A NumPy number as Python's, whose minus does not wrap around and whose quotient does not round early."""
+    """Return a NumPy number as Python's, whose minus does not wrap around and whose quotient does not round early."""
     return number.item() if isinstance(number, np.generic) else number
 
 
@@ -89,12 +89,12 @@ def getitem(x: Value, index: Any) -> Value:
 
 
 def _entry(entry: Any) -> Any:
-    """A NumPy integer as a plain int; everything else as it is."""
+    """Return a NumPy integer as a plain int; anything else as it is."""
     return operator.index(entry) if isinstance(entry, np.integer) else entry
 
 
 def _cut(entry: Any, axis: int, extent: int) -> tuple[int, int, int]:
-    """(start, stop, step) of an int or a slice along one axis."""
+    """Return (start, stop, step) of an int or a slice along one axis."""
     if isinstance(entry, int) and not isinstance(entry, bool):
         if not -extent <= entry < extent:
             raise ShapeError("getitem", f"axis {axis}", entry, f"an index in {-extent} … {extent - 1}")
@@ -116,7 +116,7 @@ def _spelled(entry: builtins.slice) -> str:
     return ":".join("" if part is None else str(part) for part in parts)
 
 
-# What `gdlab/__init__.py` binds to a Value ---------------------------------------------------------------------------
+# operators that `gdlab/__init__.py` binds to a Value -----------------------------------------------------------------
 def _operator(meant: Callable[..., Value]) -> Callable[..., Value]:
     """Return the operator whose left operand is the value; if it fails, no node is left."""
     made = meant if isinstance(meant, Op) else whole(meant)
@@ -124,7 +124,7 @@ def _operator(meant: Callable[..., Value]) -> Callable[..., Value]:
 
 
 def _binary(meant: Callable[..., Value], op: Op) -> Callable[..., Value]:
-    """Return the operator whose left operand is the value: of two values `op`, without a look at what else it takes."""
+    """Return the operator whose left operand is the value; for two values, `op` without further checks of the other."""
     made = whole(meant)
     return lambda value, other: op(value, other) if isinstance(other, Value) else made(value, other)
 

@@ -1,5 +1,5 @@
-"""`packed`: weights side by side in one tensor (of parameters that nothing else reads it is their storage), and
-`columns`: what a product with them says of one, as its columns."""
+"""`packed`: weights side by side in one tensor (the storage of those parameters, if nothing else reads them), and
+`columns`: the columns of a product with it that belong to one of them."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ PACKED, COLUMNS = packed.name, columns.name  # for passes that make these nodes
 
 
 def side_by_side(terms: Sequence[Value]) -> tuple[Value, list[Value]] | None:
-    """The sum of several `among_columns` whose columns do not meet, as one `concat`, and what they hold; None where
-    they are something else. Columns that none holds are zeros."""
+    """Add several `among_columns` whose columns do not overlap as one `concat`, and return it with its terms; None for
+    others. Columns that none holds are zeros."""
     placed = [(t.graph.node(t.id), t.graph) for t in terms]
     if len(placed) < 2 or any(n.op != among_columns.name for n, _ in placed):
         return None

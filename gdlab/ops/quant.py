@@ -29,7 +29,7 @@ def row_bytes(k: int, bits: int) -> int:
 
 
 def _numbers(codes: Array, n: int, k: int, bits: int) -> Array:
-    """The codes of n rows as integers: u8[n, k]."""
+    """Return the codes of n rows as integers: u8[n, k]."""
     stream = np.ascontiguousarray(codes).view(np.uint8)[: n * row_bytes(k, bits)].reshape(n, -1)
     alone = np.unpackbits(stream, axis=1, count=k * bits, bitorder="little").reshape(n, k, bits)
     found: Array = np.packbits(alone, axis=2, bitorder="little")[..., 0]
@@ -50,7 +50,7 @@ def _constants(n: int, k: int, attrs: Attributes) -> dict[str, int]:
 
 
 def _operands(builder: KernelBuilder, c: KernelConstants, first: int) -> tuple[Array, ...]:
-    """Codes, steps and minima of a kernel, from operand `first` on."""
+    """Return codes, steps and minima of a kernel, from operand `first` on."""
     codes = builder.operand(first, builder.operand_shape(first))
     return codes, *(builder.operand(i, (c["N"], c["GROUPS"])) for i in (first + 1, first + 2))
 
@@ -85,7 +85,7 @@ def _decode(codes: Array, scales: Array, biases: Array, bits: int, group: int, o
 
 
 def _sample(n: int, length: int, bits: int, group: int, *x: tuple[int, int], **more: int) -> Sample:
-    """A matrix of random codes, behind other operands."""
+    """Return a sample with a matrix of random codes, after other operands."""
     words, groups = -(-n * row_bytes(length, bits) // 4), -(-length // group)
     attrs = {"bits": bits, "group": group, **more}
     return Sample(*x, (words,), (n, groups), (n, groups), attrs=attrs, integers={len(x): 1 << 32})
@@ -120,7 +120,7 @@ def _(g: Value, out: Value, codes: Value, scales: Value, biases: Value, k: int, 
 
 
 def _by_group(g: Value, groups: int, group: int) -> Value:
-    """The sums of every row over its groups, the last of which may be shorter."""
+    """Return the sums of every row over its groups, the last of which may be shorter."""
     n, k = g.shape
     whole = g if k == groups * group else pad(g, (0, 0), (0, groups * group - k))
     return reshape(whole, (n, groups, group)).sum((2,))

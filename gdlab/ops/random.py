@@ -39,7 +39,7 @@ STEP = ("step_low", "step_high")
 
 @contextmanager
 def at_step(step: int) -> Iterator[None]:
-    """Inside the block the reference draws the numbers of this step, 0 … 2³² − 1."""
+    """Let the reference draw the numbers of this step, 0 … 2³² − 1, inside the block."""
     if not isinstance(step, (int, np.integer)) or not 0 <= step < 2**32:
         raise ArgumentError("at_step", "step", repr(step), "an int in 0 … 2^32 − 1")
     token = _step.set(int(step))
@@ -50,7 +50,7 @@ def at_step(step: int) -> Iterator[None]:
 
 
 def _numbered(home: Graph | Value, call: int | None, **attrs: Any) -> dict[str, Any]:
-    """The attributes with a number for the draw, where none is given: one above those in the graph."""
+    """Return the attributes with a number for the draw; by default one above those in the graph."""
     if call is None:
         graph = home.graph if isinstance(home, Value) else home
         call = graph.next_draw(attrs["seed"], _draws)
@@ -60,7 +60,7 @@ def _numbered(home: Graph | Value, call: int | None, **attrs: Any) -> dict[str, 
 
 
 def _draws(nodes: Iterable[Node]) -> Iterable[Node]:
-    """Those of the nodes that draw."""
+    """Return those of the nodes that draw random numbers."""
     names = ops_that(lambda op: op.canonical is _numbered, nodes)
     return (n for n in nodes if n.op in names)
 
@@ -71,7 +71,7 @@ def _draw(numbers: Callable[..., Array], shape: Shape, seed: int, call: int) -> 
 
 
 def _drawing(types: tuple[TensorType, ...], result: TensorType, attrs: Any) -> Work:
-    """One block of four words each."""
+    """Return the work with one block of four words per unit."""
     seed, count = attrs["seed"], result.num_elements
     key = {"KEY_LOW": seed & 0xFFFFFFFF, "KEY_HIGH": seed >> 32, "CALL": attrs["call"], "COUNT": count}
     keep = {"KEEP": float(attrs["keep_prob"])} if "keep_prob" in attrs else {}

@@ -42,7 +42,7 @@ def _front_axes(x: Value, axes: Axes | None, keepdims: bool) -> dict[str, Any]:
 
 
 def _reduced(shape: Shape, axes: Axes, keepdims: bool) -> Shape:
-    """The shape that is left; of all axes without keepdims [1]."""
+    """Return the shape of the result; [1] if all axes go."""
     want(bool(axes) and len(set(axes)) == len(axes), "at least one axis, each once", list(axes), "axes")
     if keepdims:
         return tuple(1 if axis in axes else n for axis, n in enumerate(shape))
@@ -57,7 +57,7 @@ def _over(fold: Callable[..., Any]) -> Callable[..., Array]:
 
 
 def _back(value: Value, x: Value, axes: Axes, keepdims: bool) -> Value:
-    """Repeat over x again what was reduced over `axes`."""
+    """Repeat over x again a value that was reduced over `axes`."""
     gone = () if keepdims else axes
     lined_up = gone == tuple(range(len(gone)))  # leading axes come back by themselves
     spread = value if lined_up else value.reshape(_reduced(x.shape, axes, True))

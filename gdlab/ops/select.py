@@ -13,7 +13,7 @@ from gdlab.ops.elementwise import BINARY, MISFITS, NAN
 
 
 def flags(condition: Array, like: Array) -> Array:
-    """1 where the condition holds, else 0, in the dtype of `like`."""
+    """Return 1 where the condition holds, else 0, in the dtype of `like`."""
     return np.asarray(condition, like.dtype)
 
 

@@ -1,4 +1,4 @@
-"""The ops as a table: `markdown()` is docs/ops.md, `listing()` the same for a terminal."""
+"""Write the ops as a table: `markdown()` is docs/ops.md, `listing()` the same for a terminal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ method of a value. Operators: `+ - * / ** @`, unary `-`, `>`, `x.T`, `x[:, 1:3]`
 
 @dataclass(frozen=True, slots=True)
 class OpRow:
-    """One op as people read it."""
+    """The row of one op in the table."""
 
     family: str
     name: str
@@ -45,7 +45,7 @@ class OpRow:
 
 
 def rows() -> list[OpRow]:
-    """All ops by family and name; private ones last."""
+    """Return all ops by family and name; private ones last."""
     functions = [name for name in public.__all__ if name not in REGISTRY]
     found = [_row(op) for op in REGISTRY.values()] + [_function(name) for name in functions]
     order = [*get_args(Family), PRIVATE]
@@ -53,7 +53,7 @@ def rows() -> list[OpRow]:
 
 
 def markdown() -> str:
-    """The table as docs/ops.md holds it."""
+    """Return the table as in docs/ops.md."""
     parts = [HEAD]
     for family, members in _by_family():
         parts.append(f"\n## {family}\n\n| op | meaning | gradient | kernel |\n|---|---|---|---|\n")
@@ -62,7 +62,7 @@ def markdown() -> str:
 
 
 def listing() -> str:
-    """The table for a terminal."""
+    """Return the table for a terminal."""
     lines = []
     for family, members in _by_family():
         width = max(len(r.call) for r in members)
@@ -87,7 +87,7 @@ def _function(name: str) -> OpRow:
 
 
 def _call(name: str, function: Callable[..., Any]) -> str:
-    """The call without annotations: `sum(x, axes=None, keepdims=False)`."""
+    """Return the call without annotations: `sum(x, axes=None, keepdims=False)`."""
     signature = inspect.signature(function)
     plain = [p.replace(annotation=inspect.Parameter.empty) for n, p in signature.parameters.items() if n != "graph"]
     return name + str(signature.replace(parameters=plain, return_annotation=inspect.Signature.empty))

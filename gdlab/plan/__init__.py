@@ -1,4 +1,4 @@
-"""From a graph to an execution plan: `compile(graph, mode="training")`."""
+"""Compile a graph to an execution plan: `compile(graph, mode="training")`."""
 
 from gdlab.plan.compiler import compile
 from gdlab.plan.order import ConflictTracker

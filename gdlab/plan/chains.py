@@ -18,28 +18,28 @@ MAX_CHAIN = 64  # lines of one kernel: beyond, drivers take seconds to compile i
 
 @dataclass(slots=True)
 class TermCluster:
-    """The terms of one dispatch: at most one core, a chain before it and one after it; `root` is what it writes."""
+    """The terms of one dispatch: at most one core, a chain before it and one after it; `root` is the term it writes."""
 
     root: int
     size: int
     core: int = -1
     prologue: list[int] = field(default_factory=list)
     epilogue: list[int] = field(default_factory=list)
-    ranges: list[int] = field(default_factory=list)  # what it writes instead of the core: columns of that
-    statistics: list[int] = field(default_factory=list)  # what it writes besides: values that the core computes
+    ranges: list[int] = field(default_factory=list)  # terms it writes instead of the core: columns of it
+    statistics: list[int] = field(default_factory=list)  # terms it writes besides: values that the core computes
     reads: dict[int, None] = field(default_factory=dict)  # terms with buffers of their own
 
     @property
     def members(self) -> list[int]:
-        """All of its terms."""
+        """All terms of the cluster."""
         core = [self.core] if self.core >= 0 else []
         return [*self.prologue, *core, *self.epilogue, *self.ranges, *self.statistics]
 
 
 @dataclass(frozen=True, slots=True)
 class TermEdge:
-    """`reader` reads a stored term; `whole`: element i for its element i; `chain`: as an operand of a pointwise op or
-    as the elements of a reduction."""
+    """A read of a stored term by `reader`; `whole`: element i for its element i; `chain`: as an operand of a pointwise
+    op or as the elements of a reduction."""
 
     reader: int
     whole: bool
@@ -48,7 +48,7 @@ class TermEdge:
 
 @dataclass(slots=True)
 class Needs:
-    """The terms to compute or hold: `needed` terms, who reads them, and which must stay readable."""
+    """The terms to compute or hold: which are `needed`, the edges to their readers, and which must stay readable."""
 
     needed: bytearray
     edges: list[list[TermEdge]]
@@ -56,7 +56,7 @@ class Needs:
 
 
 def operand_terms(term: Term, terms: Terms) -> list[tuple[int, bool, bool]]:
-    """The stored terms it reads: (term, whole, chain)."""
+    """Return the stored terms that a term reads: (term, whole, chain)."""
     kernel = term.op.kernel
     if isinstance(kernel, (Elementwise, Reduction)):
         return [(v.term, v.access == "full", True) for v in terms.reads[term.id] if not v.is_literal]
@@ -66,7 +66,7 @@ def operand_terms(term: Term, terms: Terms) -> list[tuple[int, bool, bool]]:
 
 
 def needs_of(terms: Terms, outputs: tuple[int, ...]) -> Needs:
-    """Walk back from the output terms."""
+    """Find the needs of the output terms, walking back from them."""
     count = len(terms.terms)
     needs = Needs(bytearray(count), [[] for _ in range(count)], bytearray(count))
     for t in outputs:
@@ -82,7 +82,7 @@ def needs_of(terms: Terms, outputs: tuple[int, ...]) -> Needs:
 
 
 class Clusters:
-    """Assigns needed terms to clusters, last to first, and notes what it could not join."""
+    """The assignment of needed terms to clusters, last to first, with notes of the fusions it could not make."""
 
     def __init__(self, terms: Terms, needs: Needs, options: CompileOptions, limits: Limits) -> None:
         self.terms, self.needs, self.options, self.limits = terms, needs, options, limits
@@ -95,7 +95,7 @@ class Clusters:
         self.statistics = _statistics(terms, needs) if options.fuse_dispatches else {}
 
     def assign(self) -> list[TermCluster]:
-        """The clusters, in the order of what they write."""
+        """Return the clusters, in the order of the terms that they write."""
         for term in reversed(self.terms.terms):
             taken = term.id in self.product_of or self.of[term.id] is not None
             if self.needs.needed[term.id] and not is_leaf(term) and not taken:
@@ -129,7 +129,7 @@ class Clusters:
             host.reads[other] = None
 
     def _host(self, term: Term, readers: list[TermEdge]) -> tuple[TermCluster | None, Side, tuple[str, str] | None]:
-        """The cluster that can take the term, and on which side of its core; else the reason in words."""
+        """Return the cluster that can take the term, and the side of its core; else the reason in words."""
         if not self.options.fuse_dispatches or not readers:
             return None, "epilogue", ("disabled", "fuse_dispatches is off")
         if self.needs.protected[term.id]:
@@ -148,7 +148,7 @@ class Clusters:
         return (host, side, None) if reason is None else (None, "epilogue", reason)
 
     def _take_statistics(self, host: TermCluster, core: Term) -> None:
-        """Let the dispatch write the statistics that its kernel computes on its way, where other ops ask for them."""
+        """Let the dispatch write statistics that its kernel computes anyway, instead of dispatches of their own."""
         known = core.op.kernel.statistics if isinstance(core.op.kernel, Shader) else ()
         buffers = len({*host.reads, *(self.terms.base[i] for i in core.inputs)} - {core.id}) + 1
         for statistic in known:
@@ -161,7 +161,7 @@ class Clusters:
                 self.of[taken.id] = host
 
     def _asked_for(self, statistic: Statistic, host: TermCluster, core: Term) -> Term | None:
-        """The term that is this statistic of a core, if it stands alone and the core waits for none of its readers."""
+        """Return the term that is this statistic of a core, if it stands alone and no reader of it comes too early."""
         operands = tuple(self.terms.base[i] for i in core.inputs[: len(REGISTRY[statistic.op].operands)])
         for term in self.statistics.get((statistic.op, operands), []):
             wanted, alone = dict(term.attrs), self.of[term.id]
@@ -202,7 +202,7 @@ class Clusters:
 
 
 def _statistics(terms: Terms, needs: Needs) -> dict[tuple[str, tuple[int, ...]], list[Term]]:
-    """The terms that the kernel of another op may compute on its way, by op and operands."""
+    """Return the terms that the kernel of another op may compute as a statistic, by op and operands."""
     kernels = {term.op.name: term.op.kernel for term in terms.terms}
     names = {s.op for k in kernels.values() if isinstance(k, Shader) for s in k.statistics}
     found: dict[tuple[str, tuple[int, ...]], list[Term]] = {}
@@ -213,7 +213,7 @@ def _statistics(terms: Terms, needs: Needs) -> dict[tuple[str, tuple[int, ...]],
 
 
 def in_ranges(terms: Terms, needs: Needs, limits: Limits) -> dict[int, list[int]]:
-    """The products that nobody reads but in column ranges, as many as a dispatch can write, and these in order."""
+    """Return the products that are read in column ranges alone (few enough for a dispatch), with these in order."""
     found = {t.id: _ranges_of(t, terms, needs) for t in terms.terms if isinstance(t.op.kernel, Contraction)}
     return {product: ranges for product, ranges in found.items() if 0 < len(ranges) <= limits.storage_buffers - 2}
 
@@ -226,5 +226,5 @@ def _ranges_of(term: Term, terms: Terms, needs: Needs) -> list[int]:
 
 
 def is_leaf(term: Term) -> bool:
-    """Whether its buffer is written by nobody in the step."""
+    """Return whether no dispatch of the step writes a term's buffer."""
     return isinstance(term.op.kernel, Leaf)

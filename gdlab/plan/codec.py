@@ -1,4 +1,4 @@
-"""Plans as JSON and back: `from_json(to_json(plan)) == plan`; every record goes through one codec."""
+"""Write plans as JSON and read them back: `from_json(to_json(plan)) == plan`; every record goes through one codec."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gdlab.plan.records import ExecutionPlan, MemoryPlan, Place, PlanBuffer, Slo
 from gdlab.plan.verify import verify
 
 Json = Any
-_JSON_NAMES: dict[tuple[type, str], str] = {  # where the field has another name than the attribute that people read
+_JSON_NAMES: dict[tuple[type, str], str] = {  # fields that JSON names otherwise than the attribute
     (PlanBuffer, "nbytes"): "bytes", (Slot, "nbytes"): "bytes", (MemoryPlan, "pins"): "pinned",
     (Dispatch, "operands"): "inputs",
 }  # fmt: skip
@@ -29,26 +29,26 @@ _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def to_json(plan: ExecutionPlan) -> str:
-    """The plan and its graph as text, canonical: keys sorted, no spaces."""
+    """Write the plan and its graph as canonical text: keys sorted, no spaces."""
     return json.dumps(encode(plan), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def from_json(text: str) -> ExecutionPlan:
-    """The plan that `text` holds, verified; `LoadError` where it holds none."""
+    """Read the plan that `text` holds, and verify it; `LoadError` where it holds none."""
     try:
         data = json.loads(text)
     except (TypeError, ValueError) as error:
-        raise LoadError("plan", "JSON", f"{type(error).__name__}: {error}", "what to_json writes") from None
+        raise LoadError("plan", "JSON", f"{type(error).__name__}: {error}", "the text of to_json") from None
     return plan_of(data)
 
 
 def plan_of(data: Json) -> ExecutionPlan:
-    """`from_json` of JSON that is read already."""
+    """Read a plan from JSON that is parsed already."""
     try:
         plan = decode(data, ExecutionPlan)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         given = f"{type(error).__name__}: {error}"
-        raise LoadError("plan", "JSON", given, "what to_json writes") from None
+        raise LoadError("plan", "JSON", given, "the text of to_json") from None
     assert isinstance(plan, ExecutionPlan)  # decode makes what it is asked for
     return verify(plan)
 
@@ -59,7 +59,7 @@ def _json_name(kind: Any, field: str) -> str:
 
 # encoding -------------------------------------------------------------------------------------------------------------
 def encode(value: Any) -> Json:
-    """Any record as plain JSON."""
+    """Encode any record as plain JSON."""
     if isinstance(value, (bool, int, str)) or value is None:
         return value
     if isinstance(value, float):
@@ -94,7 +94,7 @@ def _encode_graph(graph: Graph) -> Json:
 
 
 def _encode_attrs(attrs: tuple[tuple[str, Any], ...]) -> Json:
-    """Attributes with a letter for their kind: an int and a float of equal value are different attributes."""
+    """Encode attributes with a letter for their kind: an int and a float of equal value are different attributes."""
     return [[name, *_encode_attr(value)] for name, value in attrs]
 
 
@@ -108,7 +108,7 @@ def _encode_attr(value: Any) -> tuple[str, Json]:
 
 # decoding -------------------------------------------------------------------------------------------------------------
 def decode(data: Json, kind: Any) -> Any:
-    """The value of type `kind` that `data` holds."""
+    """Decode the value of type `kind` that `data` holds."""
     return _decoder(kind)(data)
 
 
@@ -163,7 +163,7 @@ def _float(data: Json) -> float:
 
 @lru_cache(maxsize=256)
 def _hints(kind: type) -> dict[str, Any]:
-    """Field names and types of a record, in order."""
+    """Return field names and types of a record, in order."""
     hints = get_type_hints(kind)
     return {f.name: hints[f.name] for f in fields(kind)}
 

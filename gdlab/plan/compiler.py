@@ -34,7 +34,8 @@ def compile(
     options: CompileOptions = _DEFAULT,
     target: Target = _PORTABLE,
 ) -> ExecutionPlan:
-    """The plan of one step. `lanes` gives every node's phase; without it nodes that only gradients need are backward.
+    """Compile the plan of one step. `lanes` gives every node's phase; without it nodes that only gradients need are
+    backward.
 
     Raises `CompileError` where no valid plan exists: a tensor beyond the binding limit, an op without kernel and body.
     """
@@ -119,7 +120,7 @@ def _backward(graph: Graph, mode: PlanMode, lanes: Sequence[NodeLane] | None) ->
 
 
 def _parameters(graph: Graph, low: Lowered) -> tuple[tuple[str, Place], ...]:
-    """Every parameter and its buffer, or its range of the derived one that it lies in."""
+    """Return every parameter with its buffer, or with its range of the derived parameter in which it lies."""
     places: dict[str, Place] = {}
     for id, derived in derived_of(graph).items():
         places |= {name: derived.part(name, low.leaf_buffer(id)) for name, _ in derived.sources}
@@ -127,7 +128,7 @@ def _parameters(graph: Graph, low: Lowered) -> tuple[tuple[str, Place], ...]:
 
 
 def _node_buffers(graph: Graph, low: Lowered) -> dict[int, int]:
-    """The buffer that holds each node's value; an output that is only an alias of a leaf lies in its copy."""
+    """Return the buffer that holds each node's value; of an output that is an alias of a leaf, that of its copy."""
     terms, outputs = low.terms, set(graph.output_ids)
     found: dict[int, int] = {}
     for node, term in enumerate(terms.term_of):
@@ -138,7 +139,7 @@ def _node_buffers(graph: Graph, low: Lowered) -> dict[int, int]:
     return found
 
 
-# what became of the other nodes ---------------------------------------------------------------------------------------
+# fates of nodes without a buffer --------------------------------------------------------------------------------------
 def _fates(graph: Graph, low: Lowered, node_buffers: dict[int, int]) -> tuple[Fate, ...]:
     """Return the fate of every node without a buffer of its own."""
     terms = low.terms

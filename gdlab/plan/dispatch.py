@@ -1,4 +1,4 @@
-"""One kernel launch as a record: everything that a device needs to run it, and what it is called in the field.
+"""Record one kernel launch: everything that a device needs to run it, and its name in the field.
 
 The cpu device executes these fields, the kernels room writes WGSL from the same ones, and nobody looks at the graph
 again. Buffers are referred to by their index in the plan's `buffers`.
@@ -90,9 +90,9 @@ class Matmul:
 
 @dataclass(frozen=True, slots=True)
 class Custom:
-    """A kernel of its own: `file` is its WGSL in `shaders/`, `form` names its NumPy form, `names[k]` is what both call
-    operand k, `results[k]` what they call result k + 1, `family` that of the op. The rest is what `gdlab.op.Work`
-    says."""
+    """The call of a kernel with a shader file of its own: `file` is its WGSL in `shaders/`, `form` names its NumPy
+    form, `names[k]` and `results[k]` are the names of operand k and result k + 1 in both, `family` is that of the op.
+    The rest is what `gdlab.op.Work` says."""
 
     family: str
     form: str
@@ -109,7 +109,7 @@ class Custom:
     results: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> int:
-        """The integer constant of this name."""
+        """Return the integer constant of this name."""
         return dict(self.integers)[name]
 
 
@@ -126,7 +126,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns start … stop − 1 of what the core computes, which has rows of `width`."""
+    """Columns start … stop − 1 of the core's result, which has rows of `width`."""
 
     start: int
     stop: int
@@ -135,8 +135,8 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A tensor that a dispatch writes in full: its buffer, its type, the node that it is the value of (−1: of none, a
-    partial sum or a state), and of a product that is stored in ranges the `columns` that it takes."""
+    """A tensor that a dispatch writes in full: its buffer, its type, the node whose value it is (−1: of none, a partial
+    sum or a state), and its `columns` where a product is stored in ranges."""
 
     buffer: int
     type: TensorType
@@ -146,9 +146,9 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Elements of a parameter in one range of columns or rows: those before `stop`, in every period, that are in no
-    stretch before it. They move by `factor` times the rate; `clip` is the buffer of the number that clips their
-    gradients, if any does."""
+    """A range of columns or rows of a parameter: the elements before `stop`, in every period, that are in no stretch
+    before it. They move by `factor` times the rate; `clip` is the buffer of the number that clips their gradients, if
+    any does."""
 
     stop: int
     factor: float = 1.0
@@ -157,8 +157,8 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class ParameterUpdate:
-    """One parameter in an update: `touched` are its buffer and those of its state, `gradient` is that of its gradient
-    (None: the rule reads none). Element i is in the stretch of i mod period, where the last one stops."""
+    """One parameter in an update: `touched` are its buffer and those of its state, `gradient` is the buffer of its
+    gradient (None: the rule reads none). Element i is in the stretch of i mod period, where the last one stops."""
 
     type: TensorType
     touched: tuple[int, ...]
@@ -173,7 +173,7 @@ class ParameterUpdate:
 
     @property
     def buffers(self) -> tuple[int, ...]:
-        """All buffers that it reads or writes, each once."""
+        """All buffers that the update of this parameter reads or writes, each once."""
         clips = (s.clip for s in self.stretches if s.clip is not None)
         read = () if self.gradient is None else (self.gradient,)
         return tuple(dict.fromkeys((*self.touched, *read, *clips)))
@@ -231,27 +231,27 @@ class Dispatch:
 
     @cached_property
     def reads(self) -> tuple[int, ...]:
-        """Buffers it reads, each once, in binding order (those written in place included)."""
+        """Buffers that the dispatch reads, each once, in binding order (those written in place included)."""
         return tuple(dict.fromkeys([o.buffer for o in self.operands] + list(self.in_place)))
 
     @cached_property
     def writes(self) -> tuple[int, ...]:
-        """Buffers it writes."""
+        """Buffers that the dispatch writes."""
         return tuple(dict.fromkeys((*self.outputs, *self.in_place)))
 
     @property
     def entry(self) -> str:
-        """The name of its kernel: of an update that of the rule."""
+        """Name of the kernel; for an update, name of the rule."""
         return self.kernel if self.update is None else self.update.rule
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """Buffers it reads, each once: `reads`."""
+        """Buffers that the dispatch reads, each once: `reads`."""
         return self.reads
 
     @property
     def pointwise(self) -> tuple[PointOp, ...] | None:
-        """The chain of a dispatch that is nothing else, or None."""
+        """The chain of a dispatch without a core, or None."""
         return self.epilogue if self.kernel == "pointwise" else None
 
     @property
@@ -261,7 +261,7 @@ class Dispatch:
 
     @property
     def weight_format(self) -> DType | None:
-        """The reduced storage that it decodes as it reads, or None."""
+        """The reduced storage dtype that the dispatch decodes as it reads, or None."""
         return next((o.dtype for o in self.operands if o.dtype.is_storage), None)
 
     @property
@@ -286,12 +286,12 @@ class Dispatch:
 
     @property
     def in_columns(self) -> bool:
-        """Whether its results are ranges of columns of what the core computes."""
+        """Whether the results are ranges of columns of the core's result."""
         return self.results[0].columns is not None
 
     @property
     def num_elements(self) -> int:
-        """Elements of its first result; of one in ranges those of all columns, stored or not."""
+        """Number of elements of the first result; where results are ranges, of all columns, stored or not."""
         first = self.results[0]
         return first.type.num_elements if first.columns is None else first.type.shape[0] * first.columns.width
 
@@ -316,6 +316,6 @@ OWN_SCALARS = 7
 
 
 def scalar_places(names: Sequence[str]) -> dict[str, int]:
-    """Return the elements of the scalar buffer in which these numbers lie, `Dispatch.scalars` or those of a rule."""
+    """Return the indices in the scalar buffer of these numbers, which are `Dispatch.scalars` or those of a rule."""
     own = [name for name in names if name not in SCALARS]
     return {n: SCALARS.index(n) if n in SCALARS else len(SCALARS) + own.index(n) for n in names}

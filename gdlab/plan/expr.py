@@ -1,4 +1,4 @@
-"""Read a kernel's expression, the one text that is both WGSL and Python: its syntax tree, its names, its value.
+"""Read a kernel's expression, one text that is both WGSL and Python: its syntax tree, its names, its value.
 
 Functions as in WGSL: `exp log sqrt inverseSqrt tanh abs sign floor ceil trunc`, `round` (halves to even) and
 `select(if_false, if_true, condition)`; ours, exact about NaN and overflow: `max_nan min_nan relu_nan sigmoid_stable
@@ -56,7 +56,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> ast.expr:
-    """The syntax tree of an expression."""
+    """Return the syntax tree of an expression."""
     try:
         return ast.parse(text, mode="eval").body
     except SyntaxError:
@@ -65,12 +65,12 @@ def parse(text: str) -> ast.expr:
 
 @lru_cache(maxsize=4096)
 def names(text: str) -> frozenset[str]:
-    """Operands, attributes and functions that an expression names."""
+    """Return the operands, attributes and functions that an expression names."""
     return frozenset(node.id for node in ast.walk(parse(text)) if isinstance(node, ast.Name))
 
 
 def evaluate(text: str, values: Mapping[str, float]) -> float:
-    """The value in float32 arithmetic when every name is a number."""
+    """Evaluate the expression in float32 arithmetic when every name is a number."""
     scope = {name: np.float32(value) for name, value in values.items()}
     with np.errstate(all="ignore"):
         return float(np.float32(eval(_code(text), {"__builtins__": {}, **FUNCTIONS}, scope)))

@@ -1,4 +1,4 @@
-"""Facts of a plan that follow from its records: what is filled, stored in few bits, kept of attention, and named."""
+"""Derive facts of a plan from its records: fills, parameters in few bits, statistics of attention, names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def fills_of(plan: ExecutionPlan) -> tuple[tuple[int, float], ...]:
-    """(buffer, number) of every buffer that holds one number alone, which a dispatch without operands writes. All other
+    """Return (buffer, number) of every buffer that one number fills, written by a dispatch without operands. All other
     numbers are literals inside a kernel."""
     return tuple((d.output, d.epilogue[0].args[0].value) for d in plan.dispatches if _is_fill(d))
 
@@ -24,14 +24,14 @@ def _is_fill(d: Dispatch) -> bool:
 
 
 def weights_of(plan: ExecutionPlan) -> dict[int, tuple[DType, int, int]]:
-    """Buffer -> (storage dtype, rows, columns) of every parameter in reduced storage; leading axes count as rows."""
+    """Map the buffer of every parameter in reduced storage to (dtype, rows, columns); leading axes count as rows."""
     stored = [b for b in plan.buffers if b.dtype.is_storage]
     return {b.id: (b.dtype, math.prod(b.shape[:-1]), b.shape[-1]) for b in stored}
 
 
 def statistics_of(plan: ExecutionPlan) -> tuple[tuple[int, int], ...]:
-    """(node, buffer) of what attention keeps for its derivative, the logarithms of its sums: the attention of the same
-    queries and keys, or where it is no node of its own the one that computes the logarithms."""
+    """Return (node, buffer) of the statistics that attention keeps for its derivative, the logarithms of its sums: the
+    attention of the same queries and keys, or where it is no node of its own the one that computes the logarithms."""
     nodes, places = plan.graph.nodes, plan.node_buffers
     results = ops_that(lambda op: op.attention == "result", nodes)
     statistics = ops_that(lambda op: op.attention == "statistics", nodes)
@@ -41,5 +41,5 @@ def statistics_of(plan: ExecutionPlan) -> tuple[tuple[int, int], ...]:
 
 
 def names_of(plan: ExecutionPlan) -> dict[int, str]:
-    """Node -> name, of the nodes that have one."""
+    """Map nodes to their names, as far as they have one."""
     return {n.id: n.name for n in plan.graph if n.name}

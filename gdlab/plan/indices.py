@@ -1,4 +1,4 @@
-"""Bound indices: the bound of every input that a graph uses to number rows of something."""
+"""Find the bounds of indices: for every input that numbers rows of something, the number of those rows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from gdlab.op import REGISTRY, ops_that
 
 
 def index_bounds(graph: Graph) -> tuple[tuple[str, int], ...]:
-    """(input, bound) of every u32 input whose elements are indices, moved about or not: all must lie below the bound,
-    the smallest extent that they index. What is computed from an input is not followed."""
+    """Return (input, bound) of every u32 input whose elements are indices, moved about or not: all must lie below the
+    bound, the smallest extent that they index. What is computed from an input is not followed."""
     moves = ops_that(lambda op: op.family == "movement", graph)
     indexed = ops_that(lambda op: op.indices, graph)
     holds: dict[int, frozenset[str]] = {}  # node -> inputs whose elements it holds

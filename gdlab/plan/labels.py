@@ -14,29 +14,29 @@ _SHOWN = 5  # names in a label; the rest is counted
 
 
 def display(op: str) -> str:
-    """`fused_matmul_at_add` → `FusedMatMulATAdd`."""
+    """Return the display name of an op: `fused_matmul_at_add` → `FusedMatMulATAdd`."""
     return "".join(_WORDS.get(word, word.capitalize()) for word in op.split("_"))
 
 
 def names(ops: Sequence[str], separator: str) -> str:
-    """The first few names, and how many more there are."""
+    """Join the first few names, and the number of further ones."""
     more = len(ops) - _SHOWN
     return separator.join(ops[:_SHOWN]) + (f"{separator}{more} more" if more > 0 else "")
 
 
 def pointwise(chain: Sequence[PointOp], size: int) -> str:
-    """`Pointwise(mul,sigmoid)[4096]`."""
+    """Label a pointwise dispatch: `Pointwise(mul,sigmoid)[4096]`."""
     return f"Pointwise({names([p.op for p in chain], ',')})[{size}]"
 
 
 def matmul(p: Matmul, via: str) -> str:
-    """`MatMulAT[784x128x32]`; a product that came from a fused op bears its name."""
+    """Label a product: `MatMulAT[784x128x32]`; one that came from a fused op bears its name."""
     plain = "MatMul" + ("AT" if p.a == "km" else "") + ("BT" if p.b == "nk" else "")
     return f"{display(via) if 'matmul' in via else plain}[{p.m}x{p.n}x{p.k}]"
 
 
 def reduce(r: Reduce, chain: Sequence[PointOp]) -> str:
-    """`SumRows[64x128]` folds rows, `SumInner[64x10]` the last axis, `SumAll(mul)[640]` everything."""
+    """Label a fold: `SumRows[64x128]` folds rows, `SumInner[64x10]` the last axis, `SumAll(mul)[640]` everything."""
     name = "Mean" if r.combine == "sum" and r.finish != "acc" else r.combine.capitalize()
     inside = f"({names([p.op for p in chain], ',')})" if chain else ""
     if r.outer == r.inner == 1:
@@ -49,14 +49,14 @@ def reduce(r: Reduce, chain: Sequence[PointOp]) -> str:
 
 
 def update(rule: str, sizes: Sequence[int]) -> str:
-    """`Adam[200704]`; of several parameters `Adam[6 parameters, 235,146]`; `rule` is the label of the rule."""
+    """Label an update: `Adam[200704]`; of several parameters `Adam[6 parameters, 235,146]`; `rule` is its label."""
     if len(sizes) == 1:
         return f"{rule}[{sizes[0]}]"
     return f"{rule}[{len(sizes)} parameters, {whole(sum(sizes))}]"
 
 
 def suffix(chain: Sequence[PointOp], skip: Sequence[str] = ()) -> str:
-    """` + relu`: the ops after the core that its result runs through, without those that `skip` names."""
+    """Return the ops after the core as ` + relu`, without those that `skip` names."""
     touched: set[int] = set()
     found = []
     left = list(skip)

@@ -1,4 +1,4 @@
-"""From terms to dispatches and buffers: what is launched, what it reads and writes, and what became of every node."""
+"""Lower terms to dispatches and buffers, and record the fate of every term."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ COPY = "copy"
 
 @dataclass(slots=True)
 class Lowered:
-    """Buffers and dispatches of a graph, and where its terms went. While they are written dispatches stand in program
-    order, with index and group 0; `lowered` puts them in the order in which they run."""
+    """Buffers and dispatches of a graph, with maps from terms to both. While they are written dispatches stand in
+    program order, with index and group 0; `lowered` puts them in the order in which they run."""
 
     terms: Terms
     buffers: list[PlanBuffer] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Lowered:
         return self.buffer_of[self.terms.term_of[node]]
 
     def output_buffer(self, node: int) -> int:
-        """Return the buffer that an output is read from: of a leaf or an alias of one its copy."""
+        """Return the buffer that an output is read from: of a leaf or an alias of one, its copy."""
         term = self.terms.base[self.terms.term_of[node]]
         return self.copies.get(term, self.buffer_of[term])
 
@@ -89,7 +89,7 @@ def lowered(graph: Graph, backward: Sequence[bool], options: CompileOptions, tar
 
 
 def _check_sizes(graph: Graph, terms: Terms, needed: bytearray, target: Target) -> None:
-    """A tensor that no binding can hold is refused by name."""
+    """Refuse by name a tensor that no binding can hold."""
     for id in graph.output_ids:
         type = graph.nodes[id].type
         if type.dtype.is_storage and not _is_stored(graph, id):
@@ -104,7 +104,7 @@ def _check_sizes(graph: Graph, terms: Terms, needed: bytearray, target: Target) 
 
 
 def _is_stored(graph: Graph, id: int) -> bool:
-    """Whether a kernel writes this value in its storage dtype, reshaped or not; of a parameter it is not written."""
+    """Return whether a kernel writes this value in its storage dtype, reshaped or not; false for parameters."""
     node = graph.nodes[id]
     while isinstance(REGISTRY[node.op].kernel, Alias):
         node = graph.nodes[node.inputs[0]]
@@ -112,7 +112,7 @@ def _is_stored(graph: Graph, id: int) -> bool:
 
 
 class Lowering:
-    """Writes one dispatch per cluster (a fold over separated axes: one per run of axes)."""
+    """The lowering of clusters: one dispatch each (a fold over separated axes: one per run of axes)."""
 
     def __init__(self, graph: Graph, terms: Terms, target: Target, tile: spread.Tile | None = None) -> None:
         self.graph, self.terms, self.target, self.tile = graph, terms, target, tile
@@ -125,7 +125,7 @@ class Lowering:
         self.kinds = self._output_kinds()
 
     def run(self, clusters: Iterable[TermCluster], needed: bytearray) -> Lowered:
-        """All buffers, leaves first, then all dispatches."""
+        """Make all buffers, leaves first, then all dispatches."""
         for term in self.terms.terms:
             if is_leaf(term) and (needed[term.id] or term.op.name != "constant"):
                 self._leaf(term)
@@ -139,7 +139,7 @@ class Lowering:
 
     # buffers
     def _output_kinds(self) -> dict[int, tuple[BufferKind, str]]:
-        """Kind and name of the buffers that outputs lie in; an earlier output's claim wins."""
+        """Return kind and name of the buffers that outputs lie in; of outputs in one buffer the earlier decides."""
         kinds: dict[int, tuple[BufferKind, str]] = {}
         ids, names, users = self.graph.output_ids, self.graph.output_names, self.graph.num_user_outputs
         parameters = trained_parameters(self.graph) if len(ids) > users else ()
@@ -243,8 +243,7 @@ class Lowering:
         )  # fmt: skip
 
     def _results(self, root: Term, cluster: TermCluster) -> tuple[Result, ...]:
-        """Make the buffers that a cluster writes: its root's and its statistics', or one for each of the ranges of its
-        product."""
+        """Make and return the results of a cluster: those of root and statistics, or one per column range."""
         if not cluster.ranges:
             written = root, *(self.terms.terms[t] for t in cluster.statistics)
             return tuple(Result(self._result(t), t.type, t.node) for t in written)
@@ -259,7 +258,7 @@ class Lowering:
         operand = self.terms.terms[core.inputs[0]].type
         runs = fold_stages(operand.shape, kernel.axes(operand, dict(core.attrs)))
         stages = [stage for run in runs for stage in spread.split_fold(*run, self.target)]
-        count = math.prod(length for _, length, _ in stages)  # what `n` means
+        count = math.prod(length for _, length, _ in stages)  # elements of a sum: `n` in WGSL
         chain = parts.prologue(core)
         for i, (outer, length, inner) in enumerate(stages):
             last = i == len(stages) - 1
@@ -311,7 +310,7 @@ class Lowering:
     def _emit_partial(
         self, root: Term, core: Term, fold: Shader, custom: Custom, work: Work, parts: Parts
     ) -> tuple[Custom, Work]:
-        """Write what a kernel computes part by part into scratch memory; return the dispatch that adds the parts up."""
+        """Lower a kernel to parts in scratch memory; return record and work of the dispatch that adds the parts."""
         scratch = TensorType(work.partial)
         buffer = self._buffer(scratch, "intermediate", "", ())
         self._append(
@@ -326,7 +325,7 @@ class Lowering:
         return _custom(core, fold, fold, more, ("chunks",)), more
 
     def _emit_in_place(self, root: Term, core: Term, kernel: Shader, parts: Parts) -> None:
-        """A cache write into the buffer of the parameter, which is then the result's."""
+        """Lower a cache write into the buffer of the parameter, which becomes the result's buffer."""
         cache = self.out.buffer_of[core.id] = self.out.buffer_of[self.terms.states[core.id]]
         home = self.out.buffers[cache]
         self.out.buffers[cache] = replace(home, nodes=(*home.nodes, *self.holders.get(core.id, ())))
@@ -340,7 +339,7 @@ class Lowering:
         self.out.dispatches[-1] = replace(self.out.dispatches[-1], in_place=(cache,), bytes_written=written)
 
     def _form(self, core: Term, kernel: Shader) -> tuple[Shader, Work]:
-        """The form of a kernel that fits the target, and its work."""
+        """Return the form of a kernel that fits the target, and its work."""
         types, attrs = tuple(self.terms.terms[i].type for i in core.inputs), dict(core.attrs)
         form = kernel.hardware if self.target.adapter_class == "hardware" else kernel.fours
         form = form if self.target.kind == "wgpu" else None
@@ -365,7 +364,7 @@ class Lowering:
         )  # fmt: skip
 
     def _copy(self, leaf: Term) -> None:
-        """An output that is a leaf: its value before the step's update, in a buffer of its own."""
+        """Copy an output that is a leaf to a buffer of its own: its value before the step's update."""
         kind, name = self.kinds[leaf.id]
         outputs = dict.fromkeys(self.graph.output_ids)
         nodes = [n for n in outputs if self.terms.base[self.terms.term_of[n]] == leaf.id]
@@ -409,7 +408,7 @@ class Lowering:
         )  # fmt: skip
 
     def _origin(self, cluster: TermCluster) -> tuple[int, ...]:
-        """The nodes that a cluster computes, and those that it reads as literals, aliases or by broadcast access."""
+        """Return the nodes that a cluster computes, and those it reads as literals, aliases or by broadcast access."""
         terms, found = self.terms, dict.fromkeys(self.holders.get(cluster.root, ()))
         for root in (*cluster.ranges, *cluster.statistics):
             found.update(dict.fromkeys(self.holders.get(root, ())))
@@ -426,7 +425,7 @@ class Lowering:
 
 
 def _custom(core: Term, kernel: Shader, form: Shader, work: Work, names: tuple[str, ...]) -> Custom:
-    """Return the record of `kernel` in the form that was chosen; its NumPy form is that of the kernel."""
+    """Return the record of `kernel` in the chosen form; its NumPy form is that of the kernel."""
     integers = tuple((k, v) for k, v in work.constants.items() if isinstance(v, int))
     numbers = tuple((k, v) for k, v in work.constants.items() if isinstance(v, float))
     tables = tuple(work.tables.items())

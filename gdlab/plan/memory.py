@@ -1,4 +1,4 @@
-"""Place buffers in memory: lifetimes in groups, and one slot for buffers whose lives do not meet."""
+"""Place buffers in memory: lifetimes in groups, and one slot for buffers whose lives do not overlap."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Lives = dict[int, tuple[int, int, int]]  # buffer → bytes, first and last grou
 def memory_plan(
     buffers: Sequence[PlanBuffer], dispatches: Sequence[Dispatch], options: CompileOptions, alignment: int
 ) -> MemoryPlan:
-    """Every pinned buffer in a slot of its own; the others share, in the smaller of two placements."""
+    """Place every pinned buffer in a slot of its own, and the others in shared slots: the smaller of two placements."""
     intervals = intervals_of(buffers, dispatches)
     pinned = _pins(buffers, intervals, options)
     peak, at = _peak(buffers, intervals, pinned, alignment)
@@ -55,7 +55,7 @@ def memory_plan(
 
 
 def padded(nbytes: int, alignment: int) -> int:
-    """`nbytes` rounded up to the alignment."""
+    """Round `nbytes` up to the alignment."""
     return max(1, -(-nbytes // alignment)) * alignment
 
 
@@ -65,7 +65,7 @@ def _by_first_write(buffer: PlanBuffer, intervals: Sequence[Interval]) -> tuple[
 
 # placements: the tenants of every slot, in order of their lives -------------------------------------------------------
 def _shared(lives: Lives, peak: int) -> list[list[int]]:
-    """The smaller of two placements; the second is only tried where the first leaves much to gain."""
+    """Return the smaller of two placements; the second is only tried where the first leaves much to gain."""
     first = _in_time(lives)
     if _bytes(first, lives) <= ENOUGH * peak:
         return first
@@ -77,7 +77,7 @@ def _bytes(placed: list[list[int]], lives: Lives) -> int:
 
 
 def _in_time(lives: Lives) -> list[list[int]]:
-    """Greedy best fit by first write, larger first: the smallest free slot that fits, else the largest one grows."""
+    """Place greedily by first write, larger first: the smallest free slot that fits, else the largest one grows."""
     sizes, tenants = list[int](), list[list[int]]()
     free: list[tuple[int, int]] = []  # (bytes, slot), sorted
     busy: dict[int, list[int]] = {}  # last group → slots to be freed behind it
@@ -98,7 +98,7 @@ def _in_time(lives: Lives) -> list[list[int]]:
 
 
 def _take(free: list[tuple[int, int]], need: int, sizes: list[int]) -> int:
-    """The best free slot, grown where none fits; −1 where none is free."""
+    """Take the best free slot, grown where none fits; −1 where none is free."""
     if not free:
         return -1
     at = bisect.bisect_left(free, (need, -1))
@@ -108,8 +108,8 @@ def _take(free: list[tuple[int, int]], need: int, sizes: list[int]) -> int:
 
 
 def _largest_first(lives: Lives) -> list[list[int]]:
-    """The largest buffer first, each into the smallest slot that is free while it lives: a late giant then makes the
-    slot that small ones used before it."""
+    """Place the largest buffer first, each into the smallest slot that is free while it lives: small buffers then share
+    the slot of a later large one."""
     slots: list[list[tuple[int, int, int]]] = []  # (first, last, buffer), sorted; largest slot first
     for buffer, (_, first, last) in sorted(lives.items(), key=lambda item: (-item[1][0], item[1][1], item[0])):
         for slot in reversed(slots):
@@ -124,7 +124,7 @@ def _largest_first(lives: Lives) -> list[list[int]]:
 
 # lives ----------------------------------------------------------------------------------------------------------------
 def intervals_of(buffers: Sequence[PlanBuffer], dispatches: Sequence[Dispatch]) -> tuple[Interval, ...]:
-    """From the first write (−1: before the step) to the last use, in dispatches and groups."""
+    """Return each buffer's life, from first write (−1: before the step) to last use, in dispatches and groups."""
     first, last = [-1] * len(buffers), [-1] * len(buffers)
     written = [b.kind in ("input", "parameter", "derived", "constant", "state") for b in buffers]
     for d in dispatches:
@@ -152,7 +152,7 @@ def _pins(buffers: Sequence[PlanBuffer], intervals: Sequence[Interval], options:
 def _peak(
     buffers: Sequence[PlanBuffer], intervals: Sequence[Interval], pinned: dict[int, str], alignment: int
 ) -> tuple[int, int]:
-    """The most bytes alive in one group, and the first such group; pinned buffers are always alive."""
+    """Return the most bytes alive in one group, and the first such group; pinned buffers are always alive."""
     always = sum(padded(buffers[b].nbytes, alignment) for b in pinned)
     change: dict[int, int] = {0: 0}
     for b in buffers:

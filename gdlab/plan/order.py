@@ -29,7 +29,7 @@ class Range(NamedTuple):
     stop: int = END
 
     def overlaps(self, other: Range) -> bool:
-        """Return whether the two share an element."""
+        """Return whether the two ranges share an element."""
         return self.memory == other.memory and max(self.start, other.start) < min(self.stop, other.stop)
 
 
@@ -41,8 +41,7 @@ class Footprint(NamedTuple):
 
 
 class Conflict(NamedTuple):
-    """The reason why launch `after` waits for launch `before`: its range `later` overlaps `earlier`, a range of that
-    one."""
+    """The reason why launch `after` waits for launch `before`: its range `later` overlaps that one's `earlier`."""
 
     kind: HazardKind
     before: int
@@ -81,7 +80,7 @@ def hazards(before: Sequence[Footprint], after: Sequence[Footprint]) -> list[Con
 
 
 class _Entries:
-    """(launch, range) of everything that touches one memory, in order of the launches; `over` finds those that overlap
+    """An index of the (launch, range) entries of one memory, in order of the launches; `over` finds those that overlap
     a range by a tree: leaves ordered by start, nodes with the highest stop below them."""
 
     def __init__(self, entries: Sequence[tuple[int, Range]]) -> None:
@@ -105,7 +104,7 @@ class _Entries:
         return [self.entries[i] for i in sorted(found)]
 
     def _reaching(self, r: Range) -> Iterator[int]:
-        """Yield the entries that start before the end of `r` and stop behind its start."""
+        """Yield the entries that start before the end of `r` and stop after its start."""
         count = bisect_left(self.starts, r.stop)
         waiting = [(1, 0, self.leaves)]  # node, its first leaf, its leaves
         while waiting:
@@ -137,8 +136,8 @@ def levels(footprints: Sequence[Footprint]) -> list[int]:
 
 
 def critical_path(footprints: Sequence[Footprint], costs: Sequence[float] | None = None) -> CriticalPath:
-    """Return the most expensive chain of conflicts (of several the one that ends first); `costs`: a number ≥ 0 per
-    launch, without them 1 each."""
+    """Return the most expensive chain of conflicts (the first to end, if several); `costs`: a number ≥ 0 per launch,
+    else 1 each."""
     chains = _chains(footprints, [1.0] * len(footprints) if costs is None else costs)
     if not chains:
         return CriticalPath(0.0, ())
@@ -150,8 +149,8 @@ def critical_path(footprints: Sequence[Footprint], costs: Sequence[float] | None
 
 
 class _ConflictChain(NamedTuple):
-    """A chain of conflicts by its end: its cost, its number of launches, minus the number of the last one (of equal
-    chains the earlier one is the greater), and the launch before that, or −1."""
+    """A chain of conflicts, compared by its cost, then its number of launches, then minus the number of its last launch
+    (of equal chains the earlier one is the greater); with the launch before that, or −1."""
 
     cost: float
     launches: int
@@ -182,7 +181,7 @@ def _chains(footprints: Sequence[Footprint], costs: Sequence[float]) -> list[_Co
 
 
 def _stores(footprints: Sequence[Footprint]) -> dict[Range, tuple[_OneEnd | _Ends, _OneEnd | _Ends]]:
-    """Return for each range the chains that write and those that read it or what it overlaps, which has the same."""
+    """Return for each range the chains that write and those that read it; overlapping ranges have the same ones."""
     found: dict[Range, tuple[_OneEnd | _Ends, _OneEnd | _Ends]] = {}
     for together in _overlapping({r for reads, writes in footprints for r in (*reads, *writes)}):
         if len(together) == 1:
@@ -193,7 +192,7 @@ def _stores(footprints: Sequence[Footprint]) -> dict[Range, tuple[_OneEnd | _End
 
 
 def _overlapping(ranges: set[Range]) -> Iterator[list[Range]]:
-    """Yield the ranges in lists that have no element in common; an empty one is alone."""
+    """Yield groups of ranges, where no range overlaps one of another group; an empty range is alone."""
     together: list[Range] = []
     stop = 0
     for r in sorted(ranges):
@@ -210,7 +209,7 @@ def _overlapping(ranges: set[Range]) -> Iterator[list[Range]]:
 
 
 class _OneEnd:
-    """The highest chain that touches a range which is only touched as a whole."""
+    """The highest chain over a range that is only touched as a whole."""
 
     def __init__(self) -> None:
         self.best = _NOTHING
@@ -220,14 +219,14 @@ class _OneEnd:
         return self.best
 
     def put(self, r: Range, chain: _ConflictChain) -> None:
-        """Note that a chain touches `r`."""
+        """Record that a chain touches `r`."""
         if chain > self.best and r.start < r.stop:
             self.best = chain
 
 
 class _Ends:
-    """The highest chain that touches any part of ranges that overlap: a tree over the parts into which they cut one
-    another. `whole[n]`: what touches all of node n; `below[n]`: the highest that touches any part of it."""
+    """The highest chains over overlapping ranges: a tree over the parts into which these cut one another. `whole[n]`:
+    what touches all of node n; `below[n]`: the highest that touches any part of it."""
 
     def __init__(self, ranges: Sequence[Range]) -> None:
         cuts = sorted({cut for r in ranges for cut in (r.start, r.stop)})
@@ -246,7 +245,7 @@ class _Ends:
         return max(best, *(self.below[node] for node in self._nodes(r)))
 
     def put(self, r: Range, chain: _ConflictChain) -> None:
-        """Note that a chain touches `r`."""
+        """Record that a chain touches `r`."""
         for node in self._nodes(r):
             self.whole[node] = max(self.whole[node], chain)
             while node and self.below[node] < chain:
@@ -268,7 +267,7 @@ class _Ends:
 
 # barrier groups -------------------------------------------------------------------------------------------------------
 class ConflictTracker:
-    """The launches of the current barrier group, as they are added, and whether one more conflicts with them."""
+    """The launches of the current barrier group, which tells whether one more conflicts with them."""
 
     def __init__(self) -> None:
         self.launches: list[tuple[int, Footprint]] = []
@@ -317,12 +316,12 @@ class ConflictTracker:
         return False
 
     def first(self, launch: int, footprint: Footprint) -> Conflict | None:
-        """Return the conflict that is told of a launch: raw before waw before war, then its first range, then the
+        """Return the conflict to report for a launch: raw before waw before war, then its first range, then the
         earliest launch of the group; None where there is none. It looks at the whole group where there is one."""
-        return self.told(launch, footprint) if self.conflicts(footprint) else None
+        return self.first_known(launch, footprint) if self.conflicts(footprint) else None
 
-    def told(self, launch: int, footprint: Footprint) -> Conflict | None:
-        """`first`, where it is known that the launch conflicts."""
+    def first_known(self, launch: int, footprint: Footprint) -> Conflict | None:
+        """Return `first` of a launch that is known to conflict."""
         kinds: tuple[tuple[HazardKind, tuple[Range, ...], bool], ...] = (
             ("raw", footprint.reads, True),
             ("waw", footprint.writes, True),
@@ -343,7 +342,7 @@ class ConflictTracker:
 
 
 class _Covered:
-    """A part of one memory: ranges that do not touch one another, in order; at first one, which is not empty."""
+    """The covered part of one memory: ranges in order that do not touch one another; at first one, not empty."""
 
     __slots__ = ("starts", "stops")
 
@@ -351,7 +350,7 @@ class _Covered:
         self.starts, self.stops = [start], [stop]
 
     def add(self, r: Range) -> None:
-        """Cover a range too; it is joined with those that it overlaps or touches."""
+        """Cover one more range; join it with those that it overlaps or touches."""
         first, behind = bisect_left(self.stops, r.start), bisect_right(self.starts, r.stop)
         joined = first < behind
         start = min(r.start, self.starts[first]) if joined else r.start
@@ -359,14 +358,14 @@ class _Covered:
         self.starts[first:behind], self.stops[first:behind] = [start], [stop]
 
     def meets(self, r: Range) -> bool:
-        """Return whether a range shares an element with it."""
+        """Return whether a range overlaps the covered part."""
         at = bisect_right(self.stops, r.start)
         return at < len(self.starts) and max(self.starts[at], r.start) < min(self.stops[at], r.stop)
 
 
 # neighbours -----------------------------------------------------------------------------------------------------------
 def conflicts_within(footprints: Sequence[Footprint], window: int) -> list[list[int]]:
-    """Return for each launch the later ones, at most `window` behind it, that it conflicts with."""
+    """Return for each launch the later ones, at most `window` after it, that it conflicts with."""
     touched: dict[int, list[tuple[int, int, int, bool]]] = {}
     for launch, (reads, writes) in enumerate(footprints):
         for ranges, written in ((reads, False), (writes, True)):
@@ -381,7 +380,7 @@ def conflicts_within(footprints: Sequence[Footprint], window: int) -> list[list[
 
 
 def _pair(uses: Sequence[tuple[int, int, int, bool]], window: int, found: list[set[int]]) -> None:
-    """Note the conflicts among the uses of one memory, which stand in order of their launches."""
+    """Record the conflicts among the uses of one memory, given in order of their launches."""
     for at, (launch, start, stop, written) in enumerate(uses):
         for k in range(at + 1, len(uses)):
             other, first, last, writes = uses[k]

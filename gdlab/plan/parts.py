@@ -1,4 +1,4 @@
-"""The parts of a dispatch while it is written: operands, chains, and the stages of a fold."""
+"""Collect the parts of a dispatch while it is written: operands, chains, and the stages of a fold."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Parts:
         self.index: dict[tuple[int, str, int], int] = {}
 
     def operand(self, term: int, access: str, extent: int, shape: Shape) -> int:
-        """The number of this view among the operands."""
+        """Return the number of this view among the operands; a new view is appended."""
         buffer = self.lowering.out.buffer_of[term]
         key = buffer, access, extent
         if key not in self.index:
@@ -35,7 +35,7 @@ class Parts:
         return self.index[key]
 
     def read_whole(self, inputs: Iterable[int]) -> None:
-        """The operands of a core that reads memory as it lies, one each even where they are equal."""
+        """Append the operands of a core that reads memory as it lies, one each even where they are equal."""
         terms = self.lowering.terms
         for i in inputs:
             buffer = self.lowering.out.buffer_of[terms.base[i]]
@@ -43,7 +43,7 @@ class Parts:
             self.operands.append(Operand(buffer, terms.terms[i].type.shape, dtype=dtype))
 
     def prologue(self, core: Term) -> tuple[PointOp, ...]:
-        """The chain whose last value a reduction folds; without one the reduction reads operand 0."""
+        """Return the chain whose last value a reduction folds; without one the reduction reads operand 0."""
         if self.cluster.prologue:
             return self._chain(self.cluster.prologue)
         (view,) = self.lowering.terms.reads[core.id]
@@ -53,7 +53,7 @@ class Parts:
         return ()
 
     def epilogue(self) -> tuple[PointOp, ...]:
-        """The chain on the core's result; of a fill its one literal."""
+        """Return the chain on the core's result; for a fill, its one literal."""
         root = self.lowering.terms.terms[self.cluster.root]
         if isinstance(root.op.kernel, Fill):
             return (literal(fill_value(root), root.node),)
@@ -82,12 +82,12 @@ class Parts:
 
 
 def literal(value: float, node: int) -> PointOp:
-    """A chain of one number."""
+    """Return a chain of one number."""
     return PointOp("full", "x", ("x",), (Arg("literal", value=value),), (), node)
 
 
 def fold_stages(shape: Shape, axes: Iterable[int]) -> list[tuple[int, int, int]]:
-    """(outer, length, inner) of every run of neighbouring folded axes, the last run first; at least one."""
+    """Return (outer, length, inner) of every run of neighbouring folded axes, the last run first; at least one."""
     folded = {a % len(shape) for a in axes}
     wide = [(n, i in folded) for i, n in enumerate(shape) if n > 1]
     runs: list[tuple[int, bool]] = []

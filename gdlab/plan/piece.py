@@ -27,7 +27,7 @@ Build = Op | Callable[..., Value | Sequence[Value]]
 
 
 class PieceCounter(Protocol):
-    """Whoever counts the pieces that were made for it."""
+    """A count of the pieces that were made for one caller."""
 
     pieces_created: int
 
@@ -68,7 +68,7 @@ def piece(
     fuse: bool = False,
     counter: PieceCounter | None = None,
 ) -> Piece:
-    """Return the piece of `build` on operands of these types, made at the first such call and then kept.
+    """Return the piece of `build` on operands of these types, made at the first such call and then cached.
 
     `build` is an op, whose attributes `attrs` are as a node stores them, or a pure function `(*values, **attrs)` that
     returns one value or several. Kernels and schedules are those of a plan of the same nodes on the same target, its
@@ -84,14 +84,14 @@ def piece(
 
 
 def fusions_missed(build: Build, types: tuple[TensorType, ...], target: Target, attrs: Attrs = ()) -> list[str]:
-    """Return the reasons why the compiler keeps dispatches of a function apart, as a plan's `missed` says them."""
+    """Return the reasons why the compiler keeps dispatches of a function apart, as in a plan's `missed`."""
     graph = _traced(build, types, attrs)
     low = lowered(graph, [False] * len(graph), CompileOptions(fuse_dispatches=True), target)
     return [f"{m.label}: {m.detail}" for m in low.missed]
 
 
 def _shared(graph: Graph, fuse: bool, target: Target, counter: PieceCounter | None) -> Piece:
-    """Return the piece of a graph; threads that make it at a time get the same one, and one of them counts it."""
+    """Return the cached piece of a graph; threads that make it at the same time get one, counted once."""
     key = graph.fingerprint(), fuse, target
     found = _by_graph.get(key)
     if found is not None:
@@ -105,7 +105,7 @@ def _shared(graph: Graph, fuse: bool, target: Target, counter: PieceCounter | No
 
 
 def _traced(build: Build, types: tuple[TensorType, ...], attrs: Attrs) -> Graph:
-    """Return the graph of a call: its operands x0, x1, … and what is built on them."""
+    """Return the graph of a call: its operands x0, x1, … and the nodes built on them."""
     with scratch() as graph, graph.silent():
         names = [f"x{i}" for i in range(len(types))]
         operands = [
@@ -122,7 +122,7 @@ def _traced(build: Build, types: tuple[TensorType, ...], attrs: Attrs) -> Graph:
 
 
 def _node(graph: Graph, op: Op, operands: Sequence[Value], attrs: Attrs) -> Value:
-    """Append the node itself: a call of the op would also append what its operands need, such as broadcasts."""
+    """Append the node itself: a call of the op would also append nodes for its operands, such as broadcasts."""
     return graph.append(op.name, tuple(v.id for v in operands), attrs, op.infer(operands, dict(attrs)))
 
 

@@ -28,12 +28,12 @@ from gdlab.rewrite import Budget
 from gdlab.rewrite.rules import RULES
 
 FORMAT = 3
-BODY = ', "body": '  # what stands before the body, whose digest the head holds
+BODY = ', "body": '  # the text before the body; the head holds the body's digest
 
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """A plan, where the nodes of the written graph went (`place`, and `why` they are nowhere), and for each node of the
+    """A cached plan, with the place of each node of the written graph (or `why` it has none), and for each node of the
     compiled graph the written one that gave its source (`source_of`)."""
 
     plan: ExecutionPlan
@@ -44,7 +44,7 @@ class Cached:
 def key_of(
     graph: Graph, mode: str, optimize: Mapping[str, Any] | None, skipped: bool, options: CompileOptions, target: Target
 ) -> str | None:
-    """A digest of all that a plan depends on; None where that cannot be told (a cost model that is a function)."""
+    """Return a digest of all that a plan depends on; None where that is unknown (a cost model that is a function)."""
     given = dict(optimize or {})
     plain = (str, int, float, bool, tuple, list, type(None), Budget)
     if not all(isinstance(value, plain) for value in given.values()):
@@ -83,7 +83,7 @@ def load(path: str | os.PathLike[str], key: str, graph: Graph) -> Cached | None:
 
 
 def save(path: str | os.PathLike[str], key: str, cached: Cached, graph: Graph) -> None:
-    """Write the file, through a temporary one; a warning where that cannot be."""
+    """Write the file, through a temporary one; warn where that fails."""
     written = {graph.source(n.id): n.id for n in reversed(graph.nodes) if graph.source(n.id)}
     sources = [
         (n.id, written[source]) for n in cached.plan.graph if (source := cached.plan.graph.source(n.id)) in written
@@ -104,7 +104,7 @@ def save(path: str | os.PathLike[str], key: str, cached: Cached, graph: Graph) -
 
 
 def versions() -> str:
-    """Return the version of plans and that of gdlab: a plan of others is not run."""
+    """Return the version of plans and that of gdlab: plans of other versions are not run."""
     return f"{VERSION} of gdlab {_version()}".rstrip()
 
 
@@ -123,7 +123,7 @@ def _version() -> str:
 
 @cache
 def _rules() -> str:
-    """The rules' digest: what each says, not where it is written."""
+    """Return the digest of the rules' contents, wherever they are written."""
     h = hashlib.sha256()
     for rule in RULES:
         h.update(repr((rule.name, rule.label, rule.safety, rule.phases, rule.on, str(rule.where))).encode())

@@ -28,7 +28,7 @@ PlanMode = Literal["training", "inference"]
 
 @dataclass(frozen=True, slots=True)
 class PlanBuffer:
-    """One tensor in memory: `nbytes` is its logical size, `nodes` whose value it holds (aliases included)."""
+    """One tensor in memory: `nbytes` is its logical size, `nodes` are those whose value it holds (aliases included)."""
 
     id: int
     nbytes: int
@@ -40,7 +40,7 @@ class PlanBuffer:
 
     @property
     def bytes(self) -> int:
-        """Its logical size, `nbytes`."""
+        """Logical size in bytes, `nbytes`."""
         return self.nbytes
 
 
@@ -63,7 +63,7 @@ class BarrierGroup:
     because: tuple[Hazard, ...]
 
     def __iter__(self) -> Iterator[int]:
-        """`start, stop = group`."""
+        """Yield start and stop: `start, stop = group`."""
         return iter((self.start, self.stop))
 
 
@@ -76,7 +76,7 @@ class Slot:
 
     @property
     def bytes(self) -> int:
-        """Its size, `nbytes`."""
+        """Size in bytes, `nbytes`."""
         return self.nbytes
 
 
@@ -91,7 +91,7 @@ class Interval:
 
 
 def _stored(record: MemoryPlan | ExecutionPlan) -> dict[str, object]:
-    """The fields alone, for copies and pickles: what was made of them can be made again."""
+    """Return the fields alone, for copies and pickles: cached properties can be computed again."""
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
@@ -113,13 +113,13 @@ class MemoryPlan:
 
     @cached_property
     def pinned(self) -> Mapping[int, str]:
-        """Buffer -> why it shares with nobody, in words."""
+        """The reason, in words, why a buffer shares its slot with no other, by buffer."""
         return MappingProxyType(dict(self.pins))
 
 
 @dataclass(frozen=True, slots=True)
 class MissedFusion:
-    """A plan-level fusion that was not made: which node, into which, and why, in words."""
+    """A fusion that the plan did not make: the node, the dispatch it stayed out of, and the reason in words."""
 
     label: str
     node: int
@@ -129,8 +129,8 @@ class MissedFusion:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """A node without a buffer of its own: the dispatch that it went into and which of its results it is part of (−1:
-    none), and why, in words."""
+    """The fate of a node without a buffer of its own: the dispatch that it went into, the result that it is part of
+    (−1: none), and the reason in words."""
 
     node: int
     dispatch: int
@@ -194,22 +194,22 @@ class ExecutionPlan:
 
     @property
     def phase(self) -> PlanMode:
-        """The phase that it was compiled for: `mode`."""
+        """The mode that the plan was compiled for: `mode`."""
         return self.mode
 
     @cached_property
     def node_buffers(self) -> Mapping[int, int]:
-        """Node of `graph` -> the buffer that holds its value."""
+        """The buffer that holds the value of each node of `graph`."""
         return MappingProxyType(dict(self.places))
 
     @cached_property
     def fused_nodes(self) -> Mapping[int, tuple[int, str]]:
-        """Node without a buffer of its own -> (the dispatch that it went into or −1, why)."""
+        """The fate of each node without a buffer of its own: (the dispatch that it went into or −1, reason)."""
         return MappingProxyType({fate.node: (fate.dispatch, fate.reason) for fate in self.fates})
 
     @cached_property
     def node_names(self) -> Mapping[int, str]:
-        """Node of `graph` -> its name, of those that have one."""
+        """Names of the nodes of `graph`, as far as they have one."""
         return MappingProxyType(facts.names_of(self))
 
     @cached_property
@@ -219,7 +219,7 @@ class ExecutionPlan:
 
     @cached_property
     def weight_buffers(self) -> Mapping[int, tuple[DType, int, int]]:
-        """Buffer -> (storage dtype, rows, columns) of every parameter in reduced storage."""
+        """(storage dtype, rows, columns) of every parameter in reduced storage, by buffer."""
         return MappingProxyType(facts.weights_of(self))
 
     @cached_property
@@ -229,7 +229,7 @@ class ExecutionPlan:
 
     @cached_property
     def index_bounds(self) -> Mapping[str, int]:
-        """Input of indices -> what its elements must lie below."""
+        """The bound of the elements of each input of indices."""
         return MappingProxyType(dict(index_bounds(self.graph)))
 
     @cached_property
@@ -249,7 +249,7 @@ class ExecutionPlan:
 
     @cached_property
     def stored_params(self) -> tuple[tuple[str, int], ...]:
-        """(name, buffer) of everything that is trained as one: parameters, a derived one in place of its sources."""
+        """(name, buffer) of everything trained as one tensor: parameters, a derived one in place of its sources."""
         found = {place if isinstance(place, int) else place.buffer for _, place in self.param_buffers}
         return tuple((self.buffers[b].name, b) for b in sorted(found))
 

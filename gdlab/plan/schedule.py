@@ -1,4 +1,4 @@
-"""Order the dispatches of a plan into barrier groups, and say why each group begins; conflicts are those of `order`."""
+"""Order a plan's dispatches into barrier groups, and record why each group begins; conflicts are those of `order`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PHASES: tuple[DispatchPhase, ...] = ("forward", "backward", "copy", "update")
 
 
 def scheduled(dispatches: Sequence[Dispatch], serial: bool, reorder: bool = False) -> tuple[list[int], list[int]]:
-    """(order, group of each in that order): stably sorted by (phase, level); levels restart in every phase.
+    """Return (order, group of each in that order): stably sorted by (phase, level); levels restart in every phase.
 
     `reorder`: levels run through all phases, so that a dispatch moves to the first group behind everything that it
     conflicts with. There are then as few groups as the longest chain of conflicts has dispatches, the least possible.
@@ -33,7 +33,7 @@ def scheduled(dispatches: Sequence[Dispatch], serial: bool, reorder: bool = Fals
 
 
 def footprint_of(d: Dispatch) -> Footprint:
-    """Return what a dispatch touches: whole buffers, each a memory of its own."""
+    """Return the ranges that a dispatch touches: whole buffers, each a memory of its own."""
     return Footprint(tuple(map(Range, d.reads)), tuple(map(Range, d.writes)))
 
 
@@ -48,14 +48,14 @@ def _levels(dispatches: Sequence[Dispatch], ranks: Sequence[int]) -> list[int]:
 
 
 def before_reordering(dispatches: Sequence[Dispatch], order: Sequence[int]) -> tuple[tuple[int, ...], int]:
-    """For each dispatch of a reordered plan the place that it would have else; and how many groups there would be."""
+    """Return the place that each dispatch would have without reordering, and the number of groups without it."""
     usual, groups = scheduled(dispatches, serial=False)
     place = {dispatch: at for at, dispatch in enumerate(usual)}
     return tuple(place[i] for i in order), groups[-1] + 1 if groups else 0
 
 
 def numbered(dispatches: Sequence[Dispatch], order: Sequence[int], groups: Sequence[int]) -> tuple[Dispatch, ...]:
-    """The dispatches in order, with their index, group and digest of their source."""
+    """Return the dispatches in order, with their index, group and digest of their source."""
     places = enumerate(zip(order, groups, strict=True))
     return tuple(
         replace(dispatches[i], index=index, group=group, source_hash=source_hash(dispatches[i]))
@@ -64,7 +64,7 @@ def numbered(dispatches: Sequence[Dispatch], order: Sequence[int], groups: Seque
 
 
 def groups_of(dispatches: Sequence[Dispatch]) -> tuple[BarrierGroup, ...]:
-    """The barrier groups of numbered dispatches, each with its conflicts with the group before it."""
+    """Return the barrier groups of numbered dispatches, each with its conflicts with the group before it."""
     starts = [i for i, d in enumerate(dispatches) if i == 0 or d.group != dispatches[i - 1].group]
     found: list[BarrierGroup] = []
     for start, stop in zip(starts, [*starts[1:], len(dispatches)], strict=True):

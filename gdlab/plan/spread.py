@@ -33,7 +33,7 @@ Tile = tuple[int, int]  # rows and columns of a result
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A variant by name, why it was chosen, its grid, and its numbers (`Dispatch.params`)."""
+    """The schedule of a kernel: a variant by name, the reason for it, its grid, and its numbers (`Dispatch.params`)."""
 
     variant: str
     reason: str
@@ -47,7 +47,7 @@ _COUNTED = frozenset(("pointwise", "matmul", "reduce", "update"))
 
 
 def in_bounds(d: Dispatch) -> bool:
-    """Whether a kernel leaves none of its bindings whatever the data, once `verify` has passed the plan."""
+    """Return whether a kernel stays inside its bindings for any data, once `verify` has passed the plan."""
     return d.kernel in _COUNTED or (d.custom is not None and d.custom.file in _files_in_bounds())
 
 
@@ -59,12 +59,12 @@ def _files_in_bounds() -> frozenset[str]:
 
 
 def is_software(target: Target) -> bool:
-    """Whether kernels run lane by lane on a CPU."""
+    """Return whether kernels run lane by lane on a CPU."""
     return target.adapter_class == "software"
 
 
 def grid(groups: int, limits: Limits) -> tuple[int, int, int]:
-    """So many workgroups, folded into y and z where one axis cannot hold them; kernels rebuild the flat number."""
+    """Return a grid of workgroups, folded into y and z where one axis is too short; kernels rebuild the flat number."""
     most = limits.workgroups_per_axis
     if groups <= most:
         return groups, 1, 1
@@ -75,7 +75,7 @@ def grid(groups: int, limits: Limits) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=_SCHEDULES)
 def pointwise(size: int, operands: tuple[Operand, ...], target: Target) -> Schedule:
-    """One element per invocation, or four where every operand allows it."""
+    """Schedule one element per invocation, or four where every operand allows it."""
     blocked = [o for o in operands if o.access in ("row", "column") and o.extent % 4]
     if blocked:
         reason = f"an operand repeats every {blocked[0].extent} elements, no multiple of 4"
@@ -86,37 +86,37 @@ def pointwise(size: int, operands: tuple[Operand, ...], target: Target) -> Sched
 
 
 def _stream(size: int, target: Target) -> int:
-    """Invocations of a group: large ones where memory traffic is all that counts."""
+    """Return the invocations of a group: more where only memory traffic counts."""
     return GROUP if size < _STREAM or is_software(target) else min(256, target.limits.invocations)
 
 
 def update(parameters: Sequence[ParameterUpdate], target: Target) -> Schedule:
-    """Four neighbours per invocation, workgroups of one parameter after those of another."""
+    """Schedule four neighbours per invocation, workgroups of one parameter after those of another."""
     lanes = _stream(sum(p.type.num_elements for p in parameters), target)
     groups = grid(sum(update_groups(p, lanes) for p in parameters), target.limits)
     return Schedule("vec4", "four neighbours per invocation", (lanes, 1, 1), groups)
 
 
 def merges(parameters: Sequence[ParameterUpdate], target: Target) -> bool:
-    """Whether one dispatch may move all of these. The workgroups of a software adapter walk through the loads and
-    stores of every parameter: seven parameters of 1024 elements take 0.6 of the time of seven dispatches, of 4096
-    elements 1.1–1.5 (lavapipe, 2026-11-22)."""
+    """Return whether one dispatch may move all of these parameters. The workgroups of a software adapter walk through
+    the loads and stores of every parameter: seven parameters of 1024 elements take 0.6 of the time of seven dispatches,
+    of 4096 elements 1.1–1.5 (lavapipe, 2026-11-22)."""
     return not is_software(target) or sum(p.type.num_elements for p in parameters) <= _MERGED
 
 
 def update_groups(p: ParameterUpdate, lanes: int) -> int:
-    """The number of workgroups that move a parameter."""
+    """Return the number of workgroups that move a parameter."""
     return -(-p.type.num_elements // (4 * lanes))
 
 
 def gather(size: int, target: Target) -> Schedule:
-    """One element per invocation."""
+    """Schedule one element per invocation."""
     return Schedule("scalar", "one element per invocation", (GROUP, 1, 1), grid(-(-size // GROUP), target.limits))
 
 
 @lru_cache(maxsize=_SCHEDULES)
 def reduce(r: Reduce, target: Target) -> Schedule:
-    """`params` = results (or fours of them) per group, lanes that share one, and loads under way per lane."""
+    """Schedule a fold; `params` = results (or vec4s of them) per group, lanes that share one, loads per lane."""
     if target.adapter_class == "hardware" and r.inner == 1 and r.length % 4 == 0 and r.length >= 16:
         return _fold_along(r, target)
     if target.adapter_class == "hardware" and r.inner % 4 == 0:
@@ -144,7 +144,7 @@ def _fold_across(r: Reduce, target: Target) -> Schedule:
 
 
 def fold_of(r: Reduce, across: int, lanes: int, each: int, limits: Limits) -> Schedule:
-    """A fold four elements at a time: along it where it lies in a row, else across it."""
+    """Schedule a fold of four elements at a time: along it where they lie in a row, else across it."""
     along = r.inner == 1
     results = r.outer * r.inner // (1 if along else 4)
     what = "a fold" if along else "four folds"
@@ -155,7 +155,7 @@ def fold_of(r: Reduce, across: int, lanes: int, each: int, limits: Limits) -> Sc
 
 
 def split_fold(outer: int, length: int, inner: int, target: Target) -> list[tuple[int, int, int]]:
-    """A long fold to few results as two folds, (outer, length, inner) each, where its length has a divisor."""
+    """Split a long fold to few results into two folds, (outer, length, inner) each, where its length has a divisor."""
     whole = [(outer, length, inner)]
     if target.kind == "cpu":
         return whole
@@ -168,7 +168,7 @@ def split_fold(outer: int, length: int, inner: int, target: Target) -> list[tupl
 
 
 def _fold_parts(outer: int, length: int, inner: int) -> int:
-    """Enough parts to keep every invocation of the adapter busy, of at least 64 elements across or 4096 along."""
+    """Return enough parts to occupy every invocation of the adapter, of at least 64 elements across or 4096 along."""
     least = 4096 if inner == 1 else 64
     busy = outer * inner * (ROW_GROUP // 4 if inner == 1 else 4)  # invocations without parts
     if length < 4 * least or busy >= _INVOCATIONS:
@@ -199,7 +199,7 @@ def _reduce_lanes(results: int, length: int, inner: int, target: Target) -> tupl
 
 
 def _power(n: int, most: int) -> int:
-    """The largest power of two ≤ min(n, most), the next one above n where n is no power."""
+    """Return the largest power of two ≤ min(n, most), or the next one above n where n is no power."""
     p = 1
     while p < n and p * 2 <= most:
         p *= 2
@@ -208,8 +208,8 @@ def _power(n: int, most: int) -> int:
 
 @lru_cache(maxsize=_SCHEDULES)
 def custom(c: Custom, target: Target) -> Schedule:
-    """`params` = pieces of work per group, lanes per piece."""
-    _check_trips(f"a piece of {c.form}", c.trips, c.node, target)
+    """Schedule a kernel with a shader file; `params` = units of work per group, lanes per unit."""
+    _check_trips(f"a unit of work of {c.form}", c.trips, c.node, target)
     if c.group:
         share = "shares what it reads" if c.units == 1 else "share what they read"
         size = _power(c.group, target.limits.invocations)
@@ -219,7 +219,7 @@ def custom(c: Custom, target: Target) -> Schedule:
         return _registers(c, target)
     if not c.length:
         across = SIMD if is_software(target) else GROUP
-        reason, groups = "one invocation per piece of work", grid(-(-c.units // across), target.limits)
+        reason, groups = "one invocation per unit of work", grid(-(-c.units // across), target.limits)
         return Schedule("alone", reason, (across, 1, 1), groups, (across, 1))
     quads = dict(c.integers).get("QUADS")
     if quads:  # many rows: one per lane, and nothing to exchange (lavapipe, softmax of 4096 x 64: 1.5 CPU ms, with 8
@@ -233,15 +233,15 @@ def custom(c: Custom, target: Target) -> Schedule:
         across = max(1, GROUP // lanes)
     _check_trips(f"row of {c.length} elements", -(-(quads or c.length) // lanes) * 3, c.node, target)
     reason = f"{plural(lanes, 'invocation')} per row of {c.length}, {plural(across, 'row')} per group"
-    reason = "one invocation per piece of work" if c.length == 1 else reason
+    reason = "one invocation per unit of work" if c.length == 1 else reason
     groups = grid(-(-c.units // across), target.limits)
     return Schedule(f"{across}x{lanes}", reason, (across * lanes, 1, 1), groups, (across, lanes))
 
 
 def _registers(c: Custom, target: Target) -> Schedule:
-    """Rows of `c.length` in registers, EACH fours per invocation: 64 invocations or more in a group. Long rows get
-    twice as many (NVIDIA H200, layer norm of rows of 16,384: 0.95 of the copy's bandwidth, with 256 invocations 0.89,
-    with 1024 0.77, 2026-11-21)."""
+    """Schedule rows of `c.length` in registers, EACH vec4s per invocation: 64 invocations or more in a group. Long rows
+    get twice as many (NVIDIA H200, layer norm of rows of 16,384: 0.95 of the copy's bandwidth, with 256 invocations
+    0.89, with 1024 0.77, 2026-11-21)."""
     long = c["EACH"] > 8 and target.limits.invocations >= 2 * ROW_GROUP
     lanes = 2 * ROW_GROUP if long else _power(-(-c.length // (4 * c["EACH"])), ROW_GROUP)
     across = max(1, GROUP // lanes)
@@ -254,8 +254,8 @@ def _registers(c: Custom, target: Target) -> Schedule:
 # products -------------------------------------------------------------------------------------------------------------
 @lru_cache(maxsize=_SCHEDULES)
 def matmul(p: Matmul, target: Target, tile: Tile | None = None) -> Schedule:
-    """Register tiles on software adapters, shared-memory tiles or K-parallel groups on hardware. `tile`: as asked for,
-    one of `TILES`."""
+    """Schedule a product: register tiles on software adapters, shared-memory tiles or K-parallel groups on hardware.
+    `tile`: as asked for, one of `TILES`."""
     if is_software(target):
         _check_trips(f"product over {p.k} steps", -(-p.k // 4), p.node, target)
         return _register_tiles(p, target.limits) if tile is None else _registers_of(p, tile, target.limits)
@@ -271,15 +271,15 @@ def matmul(p: Matmul, target: Target, tile: Tile | None = None) -> Schedule:
 
 
 _WIDE, _MIDDLE, _SMALL = (128, 128, 16, 8, 8), (64, 64, 16, 8, 8), (32, 32, 16, 4, 4)
-# what `CompileOptions.tile` may ask for: of software adapters, and of others
+# the values of `CompileOptions.tile`: on software adapters, and on others
 TILES: dict[bool, tuple[Tile, ...]] = {
     True: tuple(itertools.product((8, 4, 2, 1), (16, 8, 4))), False: ((128, 128), (64, 64), (32, 32)),
 }  # fmt: skip
 
 
 def _tiling(p: Matmul) -> tuple[int, int, int, int, int, int, int] | None:
-    """The tiles that were fastest on an H200 (sweep of 2026-11-21): the largest that make enough groups, K in parts
-    where they do not; None: the result is too small for tiles."""
+    """Return the tiling that was fastest on an H200 (sweep of 2026-11-21): the largest tiles that make enough groups,
+    with K in parts where they do not; None for results too small for tiles."""
     wide, middle, small = (2 * min(p.m, p.n) >= tile[0] for tile in (_WIDE, _MIDDLE, _SMALL))
     if wide and tiles_of(p, _WIDE) >= _BUSY:
         return (*_WIDE, 1, 1)
@@ -298,13 +298,13 @@ def _tiling(p: Matmul) -> tuple[int, int, int, int, int, int, int] | None:
 
 
 def tiles_of(p: Matmul, tile: Sequence[int]) -> int:
-    """Return the number of tiles of so many rows and columns that cover the result."""
+    """Return the number of tiles of this size that cover the result."""
     return -(-p.m // tile[0]) * -(-p.n // tile[1])
 
 
 def shared_tiles(p: Matmul, tiling: tuple[int, int, int, int, int, int, int], limits: Limits) -> Schedule:
-    """`params` = rows, columns, steps; rows and columns per invocation; buffers; parts of K in a group, and beside one
-    another (their sums are added by a second dispatch)."""
+    """Schedule shared tiles; `params` = rows, columns, steps; rows and columns per invocation; buffers; parts of K in a
+    group, and beside one another (their sums are added by a second dispatch)."""
     rows, columns, depth, down, right, inner, outer = tiling
     tiles = tiles_of(p, tiling)
     gaps = 128 * ((p.a == "mk") + (p.b == "nk"))
@@ -324,7 +324,7 @@ def shared_tiles(p: Matmul, tiling: tuple[int, int, int, int, int, int, int], li
 
 
 def split_of(schedule: Schedule) -> int:
-    """In how many parts of K a product is written, to be added by a second dispatch."""
+    """Return the number of parts of K in which a product is written, to be added by a second dispatch."""
     return schedule.params[-1] if schedule.variant.startswith("tile") else 1
 
 
@@ -335,7 +335,7 @@ def _k_groups(p: Matmul, limits: Limits) -> Schedule:
 
 
 def _vectors(p: Matmul, limits: Limits) -> Schedule:
-    """`params` = rows, fours of columns side by side, parts of K: enough of them to keep memory busy. Where the steps
+    """Schedule few rows; `params` = rows, vec4s side by side, parts of K: enough to keep memory busy. Where the steps
     of a column lie in a row, neighbours read neighbouring steps, else neighbouring columns (5632 x 2048 in f32: 8 side
     by side 2.8 TB/s, 4 2.4, 2 1.8; 16x16 tiles 1.7; in f16, steps in a row, 1.4-2.1, tiles 0.7; a token of LLaMA 1.1 B
     in f16, q8, q4 with half as many invocations 1.82, 2.17, 2.44 ms, so 1.76, 1.98, 2.16; H200, 2026-11-23)."""
@@ -349,7 +349,7 @@ def _vectors(p: Matmul, limits: Limits) -> Schedule:
 
 
 def vectors_of(p: Matmul, wide: int, parts: int, limits: Limits) -> Schedule:
-    """A product of few rows, each column's steps in so many parts."""
+    """Schedule a product of few rows, with each column's steps in this many parts."""
     reason = f"{plural(p.m, 'row')}: {parts} parts of K = {p.k} side by side read every weight once"
     groups = grid(-(-p.n // (4 * wide)), limits)
     return Schedule(f"vector {wide}x{parts}", reason, (wide * parts, 1, 1), groups, (p.m, wide, parts))
@@ -369,8 +369,8 @@ def _registers_of(p: Matmul, best: Tile, limits: Limits) -> Schedule:
 
 
 def _tile_cost(p: Matmul, rows: int, columns: int) -> float:
-    """Instructions per step over all vectors: an element loaded weighs as much as 8 multiply-adds (measured ratios of
-    8x8, 4x8, 4x4, 2x8 and 1x8 agree within 6 %); 4 vectors side by side cost as much as one."""
+    """Estimate the instructions per step over all vectors: an element loaded weighs as much as 8 multiply-adds
+    (measured ratios of 8x8, 4x8, 4x4, 2x8 and 1x8 agree within 6 %); 4 vectors side by side cost as much as one."""
     vectors = -(-(-(-p.m // rows) * -(-p.n // columns)) // SIMD)
     return -(-vectors // 4) * (rows * columns + 8 * rows + 8 * columns)
 

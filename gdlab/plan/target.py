@@ -49,7 +49,7 @@ class Tuning:
 
     @cached_property
     def digest(self) -> str:
-        """16 hex digits over the table, empty where it is."""
+        """16 hex digits over the table; empty where it is empty."""
         return hashlib.sha256(repr(self.schedules).encode()).hexdigest()[:16] if self.schedules else ""
 
 
@@ -64,5 +64,5 @@ class Target:
 
     @staticmethod
     def portable() -> Target:
-        """Any WebGPU adapter."""
+        """Return a target that any WebGPU adapter meets."""
         return Target("wgpu", "hardware", Limits())

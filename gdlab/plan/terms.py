@@ -1,5 +1,4 @@
-"""Turn a graph into terms, ready to lower: composites expanded, equal work merged, operands followed to their
-storage."""
+"""Turn a graph into terms to lower: composites expanded, equal work merged, operands followed to their storage."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ OPERANDS = 7  # that a kernel can read: 8 storage buffers with the result
 
 @dataclass(slots=True)
 class Term:
-    """One thing to compute. `nodes` are the graph's nodes it works for, the composites that were expanded included;
-    `via` is the first such composite, or empty."""
+    """One operation of the lowered graph. `nodes` are the graph's nodes it works for, the composites that were expanded
+    included; `via` is the first such composite, or empty."""
 
     id: int
     op: Op
@@ -34,7 +33,7 @@ class Term:
 
     @property
     def node(self) -> int:
-        """The first node it works for."""
+        """Id of the first node that the term computes."""
         return self.nodes[0]
 
 
@@ -49,15 +48,15 @@ class View:
 
     @property
     def is_literal(self) -> bool:
-        """Whether it needs no storage."""
+        """Whether the view needs no storage."""
         return self.term < 0
 
 
 @dataclass(slots=True)
 class Terms:
-    """All terms in topological order; of every node its term (−1: dead); of every term how it is read, its `base` (the
-    term whose buffer it shares, aliases followed), and how it reads its inputs element by element; of every cache write
-    in place the term of the parameter (`states`)."""
+    """All terms in topological order; for every node its term (−1: dead); for every term its view, its `base` (the term
+    whose buffer it shares, aliases followed), and the views of its inputs; for every cache write in place the term of
+    the parameter (`states`)."""
 
     terms: list[Term]
     term_of: list[int]
@@ -67,7 +66,7 @@ class Terms:
     states: dict[int, int]
 
     def is_stored(self, term: int) -> bool:
-        """Whether whoever reads the term reads its own elements: it is no alias, literal or broadcast access."""
+        """Return whether readers of the term read its own elements: it is no alias, literal or broadcast access."""
         return self.views[term].term == term
 
 
@@ -109,7 +108,7 @@ def _op_of(node: Node) -> Op:
 
 
 class _TermBuilder:
-    """Appends terms; equal ones (op, attributes bit by bit, inputs, type) are one."""
+    """A builder of terms; equal ones (op, attributes bit by bit, inputs, type) become one."""
 
     def __init__(self) -> None:
         self.terms: list[Term] = []
@@ -118,7 +117,7 @@ class _TermBuilder:
     def add(
         self, op: Op, inputs: tuple[int, ...], attrs: Attrs, type: TensorType, node: int, backward: bool, via: str
     ) -> int:
-        """The term of this work, a new one or the one that does it already."""
+        """Return the term of this operation: an equal one if there is one, else a new one."""
         if op.kernel is None:
             return self.expand(op, inputs, attrs, node, backward, via)
         if op.variadic and len(inputs) > OPERANDS:
@@ -138,7 +137,7 @@ class _TermBuilder:
     def gather(
         self, op: Op, inputs: tuple[int, ...], attrs: Attrs, type: TensorType, node: int, backward: bool, via: str
     ) -> int:
-        """An op of any number of operands (an associative one) on more than a kernel can read: in several levels."""
+        """Add a variadic (associative) op with more operands than a kernel can read, in several levels."""
         while len(inputs) > OPERANDS:
             parts = [inputs[i : i + OPERANDS] for i in range(0, len(inputs), OPERANDS)]
             inputs = tuple(
@@ -154,7 +153,7 @@ class _TermBuilder:
             return op.infer(operands, dict(attrs))
 
     def expand(self, op: Op, inputs: tuple[int, ...], attrs: Attrs, node: int, backward: bool, via: str) -> int:
-        """The body of a composite that has no kernel of its own."""
+        """Add the body of a composite that has no kernel of its own."""
         if op.body is None:
             raise CompileError("compile", "op", op.name, "an op with a kernel or a body", node=node)
         body = op.trace(tuple(self.terms[i].type for i in inputs), attrs)
@@ -180,7 +179,7 @@ def _stored(term: Term, terms: list[Term], views: list[View]) -> View:
 
 
 def _leaf(term: Term, terms: list[Term], views: list[View]) -> View:
-    """A constant of one element is a literal (WGSL has no literal for a NaN or an infinity)."""
+    """View a constant of one element as a literal (WGSL has no literal for a NaN or an infinity)."""
     if term.op.name == "constant" and term.type == TensorType((1,), f32):
         value = float(dict(term.attrs)["data"].array[0])
         if math.isfinite(value):
@@ -193,14 +192,14 @@ def _fill(term: Term, terms: list[Term], views: list[View]) -> View:
 
 
 def fill_value(term: Term) -> float:
-    """The value of every element of a fill."""
+    """Return the value of every element of a fill."""
     kernel = term.op.kernel
     assert isinstance(kernel, Fill)  # the table sends only fills here
     return float(eval(kernel.expr, {"__builtins__": {}}, dict(term.attrs)))
 
 
 def _elementwise(term: Term, terms: list[Term], views: list[View]) -> View:
-    """An op on literals alone is a literal, as long as its value is finite."""
+    """View an op on literals alone as a literal, as long as its value is finite."""
     kernel = term.op.kernel
     inputs = [views[i] for i in term.inputs]
     if not inputs or not all(v.is_literal for v in inputs):
@@ -228,7 +227,7 @@ def _movement(term: Term, terms: list[Term], views: list[View]) -> View:
 
 
 def movement_of(term: Term, operand: TensorType) -> tuple[int, tuple[Axis, ...], float]:
-    """Offset, axes and fill value of a movement of `operand`."""
+    """Return offset, axes and fill value of a movement of `operand`."""
     kernel = term.op.kernel
     assert isinstance(kernel, Movement)  # the table sends only movements here
     return kernel.map(operand, term.type, dict(term.attrs))
@@ -273,7 +272,7 @@ def _repeated(term: Term, operand: Term, view: View, base: int) -> View:
 
 
 def flat_access(offset: int, axes: tuple[Axis, ...], shape: Shape, count: int) -> tuple[Access, int] | None:
-    """The access by flat index that a gather of `count` operand elements amounts to, or None where it has none."""
+    """Return the access by flat index that equals a gather of `count` operand elements, or None where there is none."""
     pairs = list(zip(shape, axes, strict=True))
     if offset or any(a.lo or a.step != 1 or (a.extent is not None and a.extent < n) for n, a in pairs):
         return None
@@ -305,7 +304,7 @@ def _contiguous(wide: list[tuple[int, int]]) -> bool:
 
 
 def _compose(access: Access, extent: int, inner: View) -> View | None:
-    """Read `inner` through one more access; None where two accesses are not one."""
+    """Read `inner` through one more access; None where the two accesses do not combine to one."""
     if access == "full" or inner.access == "scalar":
         return inner
     if access == "scalar":

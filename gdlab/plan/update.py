@@ -38,8 +38,8 @@ MERGED = 64  # parameters of one dispatch at most: its text grows with each
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """A bound of gradients: `norm`: all together have an L2 norm of at most `limit`; `adaptive`: that of each parameter
-    is at most `limit` times the norm of the parameter, which counts as at least `floor`."""
+    """A bound of gradients: `norm`: all together have an L2 norm of at most `limit`; `adaptive`: each gradient's norm
+    is at most `limit` times the norm of its parameter, which counts as at least `floor`."""
 
     kind: Literal["norm", "adaptive"]
     limit: float
@@ -48,8 +48,8 @@ class Clip:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """An update: the rule, a factor of the rate by parameter name (default 1; of a derived one by source), clipping,
-    and how many steps one update adds up."""
+    """An update: the rule, a factor of the rate by parameter name (default 1; for a derived parameter by source),
+    clipping, and the number of steps that one update adds up."""
 
     rule: str = "none"
     multipliers: Mapping[str, float] = field(default_factory=dict)
@@ -58,8 +58,8 @@ class Recipe:
 
 
 def update_of(plan: ExecutionPlan, recipe: Recipe, state: Sequence[PlanBuffer] = ()) -> Update:
-    """The dispatches of a recipe. `state` are the state buffers that exist already, in order of their ids: they are
-    found again by name, and new ones are added after them, so that moments outlive a switch of the rule."""
+    """Return the dispatches of a recipe. `state` are the state buffers that exist already, in order of their ids: they
+    are found again by name, and new ones are added after them, so that moments outlive a switch of the rule."""
     if recipe.rule == "none":
         return Update("none", (), tuple(state), ())
     return _UpdateWriter(plan, recipe, state).write()
@@ -69,15 +69,15 @@ def update_of(plan: ExecutionPlan, recipe: Recipe, state: Sequence[PlanBuffer] =
 def update_dispatches(
     rule: UpdateRule, parameters: Sequence[ParameterUpdate], target: Target, merge: bool = True
 ) -> tuple[Dispatch, ...]:
-    """The dispatches that move these parameters by a rule, each as many as its bindings allow (`merge=False`: one
-    each), in order; their indices and groups are still 0. No plan is needed."""
+    """Return the dispatches that move these parameters by a rule, each as many as its bindings allow (`merge=False`:
+    one each), in order; their indices and groups are still 0. No plan is needed."""
     return tuple(_dispatch(rule, some, target) for some in _together(rule, parameters, target, merge))
 
 
 def _together(
     rule: UpdateRule, parameters: Sequence[ParameterUpdate], target: Target, merge: bool
 ) -> list[list[ParameterUpdate]]:
-    """The parameters of each dispatch: each goes into the first that has room for it."""
+    """Distribute the parameters over dispatches: each goes into the first that has room for it."""
     found: list[list[ParameterUpdate]] = []
     bound: list[set[int]] = []
     most = target.limits.storage_buffers - bool(rule.scalars)
@@ -115,8 +115,8 @@ def _dispatch(rule: UpdateRule, parameters: Sequence[ParameterUpdate], target: T
 
 
 def parts_of(d: Dispatch) -> tuple[Dispatch, ...]:
-    """A dispatch that moves several parameters as one for each: what each reads, writes and comes from. They have the
-    index and the label of the whole and are not run."""
+    """Split a dispatch that moves several parameters into one for each, with its reads, writes and origin. They have
+    the index and the label of the whole and are not run."""
     if d.update is None or len(d.update.parameters) == 1:
         return (d,)
     return tuple(
@@ -129,7 +129,7 @@ def parts_of(d: Dispatch) -> tuple[Dispatch, ...]:
 
 
 def _flops(rule: UpdateRule) -> int:
-    """Floating point operations per element."""
+    """Return floating point operations per element."""
     return rule.flops if rule.form is None else len(traced(rule).lines)
 
 
@@ -147,7 +147,7 @@ class _UpdateWriter:
         self.dispatches: list[Dispatch] = []
 
     def write(self) -> Update:
-        """Accumulate, clip, update, clear: whatever of it is wanted."""
+        """Write the dispatches that the recipe requires: accumulate, clip, update, clear."""
         sums = self.recipe.accumulate > 1
         gradient = self._accumulate() if sums else {p: g for _, p, g in self.pairs}
         early = len(self.dispatches)
@@ -168,7 +168,7 @@ class _UpdateWriter:
 
     # the parts --------------------------------------------------------------------------------------------------------
     def _accumulate(self) -> dict[int, int]:
-        """acc += g / n; the buffers of the sums by parameter."""
+        """Accumulate acc += g / n, and return the buffers of the sums by parameter."""
         totals = {p: self._state(f"grad_sum.{name}", self.plan.buffers[p].shape, p) for name, p, _ in self.pairs}
         share = float(np.float32(1 / self.recipe.accumulate))
         moving = [self._moving(p, (totals[p],), g, (Stretch(self._size(p), share),)) for _, p, g in self.pairs]
@@ -189,8 +189,8 @@ class _UpdateWriter:
         return math.prod(self.plan.buffers[p].shape)
 
     def _stretches(self, name: str, p: int, clips: Mapping[str, int]) -> tuple[Stretch, ...]:
-        """The whole of a parameter; of a derived one whose sources differ in multiplier or clip factor, each of these.
-        `clips`: the buffers of the clip factors by name."""
+        """Return one stretch for a whole parameter; for a derived one whose sources differ in multiplier or clip
+        factor, one each. `clips`: the buffers of the clip factors by name."""
         shape, parts = self.plan.buffers[p].shape, self._parts(name, p)
         how = {s: (float(np.float32(self.recipe.multipliers.get(s, 1.0))), clips.get(s)) for s in parts}
         if len(set(how.values())) == 1:
@@ -198,13 +198,13 @@ class _UpdateWriter:
         return tuple(Stretch(_stop(part, shape), *how[s]) for s, part in parts.items() if part is not None)
 
     def _parts(self, name: str, p: int) -> dict[str, SourceRange | None]:
-        """The ranges of a derived parameter by source; of another one itself."""
+        """Return the ranges of a derived parameter by source; for another parameter, itself."""
         derived = self.derived.get(name)
         return {name: None} if derived is None else {source: derived.part(source, p) for source, _ in derived.sources}
 
     # clipping ---------------------------------------------------------------------------------------------------------
     def _factors(self, gradient: Mapping[int, int]) -> dict[str, int]:
-        """For each parameter the buffer of the factor that clips its gradient; empty without clipping."""
+        """Return for each parameter the buffer of the factor that clips its gradient; empty without clipping."""
         clip = self.recipe.clip
         if clip is None or not self.pairs:
             return {}
@@ -219,7 +219,7 @@ class _UpdateWriter:
         return {s: self._point(f"clip_factor.{s}", lines, (weights[s], of[s])) for s, _, _ in parts}
 
     def _cut(self, name: str, source: int, p: int, part: SourceRange | None) -> int:
-        """A buffer of the shape of `p`, or a copy of a range of it."""
+        """Return a buffer of the shape of `p`, or copy a range of it."""
         if part is None:
             return source
         b = self.plan.buffers[p]
@@ -231,7 +231,7 @@ class _UpdateWriter:
         return out
 
     def _squares(self, name: str, p: int, source: int) -> int:
-        """The sum of the squares of a buffer, in as many folds as the target wants."""
+        """Write the sum of the squares of a buffer, in as many folds as the target wants."""
         b, operand = self.plan.buffers[p], self._operand(source)
         size = math.prod(operand.shape)
         stages = spread.split_fold(1, size, 1, self.plan.target)
@@ -246,7 +246,7 @@ class _UpdateWriter:
         return partial
 
     def _sum(self, parts: list[int]) -> int:
-        """The sum of [1] buffers, as many at a time as a dispatch may bind."""
+        """Write the sum of [1] buffers, as many at a time as a dispatch may bind."""
         most, round = min(7, self.plan.target.limits.storage_buffers - 1), 0
         while len(parts) > 1:
             groups = [tuple(parts[i : i + most]) for i in range(0, len(parts), most)]
@@ -279,7 +279,7 @@ class _UpdateWriter:
 
     # buffers ----------------------------------------------------------------------------------------------------------
     def _state(self, name: str, shape: Shape, parameter: int | None) -> int:
-        """The state buffer of this name, made where it does not exist."""
+        """Return the state buffer of this name, made where it does not exist."""
         if name not in self.state:
             nodes = () if parameter is None else self.plan.buffers[parameter].nodes
             id = len(self.plan.buffers) + len(self.state)
@@ -294,12 +294,12 @@ class _UpdateWriter:
 
 # ranges of a derived parameter ----------------------------------------------------------------------------------------
 def _extents(part: SourceRange, shape: Shape) -> Shape:
-    """Rows and columns of a range."""
+    """Return rows and columns of a range."""
     return (*shape[: part.axis], part.stop - part.start, *shape[part.axis + 1 :])
 
 
 def _stop(part: SourceRange, shape: Shape) -> int:
-    """The end of a range among the elements of all: element i lies before it where i mod (their number) does."""
+    """Return the end of a range in elements: element i lies before it where i mod (the period) does."""
     return part.stop * math.prod(shape[part.axis + 1 :])
 
 
@@ -308,7 +308,7 @@ Source = int | float | tuple[str, int]  # the result of an earlier line, a liter
 
 
 def _lines(node: int, *ops: tuple[str, *tuple[Source, ...]]) -> tuple[PointOp, ...]:
-    """A chain of registry ops that stands for `node`."""
+    """Return a chain of registry ops that stands for `node`."""
     found = []
     for name, *sources in ops:
         op = REGISTRY[name]
@@ -329,12 +329,12 @@ def _sum_lines(node: int, count: int) -> tuple[PointOp, ...]:
 
 
 def _global_factor(node: int, clip: Clip) -> tuple[PointOp, ...]:
-    """min(1, limit / √x)."""
+    """Return the chain min(1, limit / √x)."""
     return _lines(node, ("sqrt", ("x", 0)), ("div", clip.limit, 0), ("minimum", 1.0, 1))
 
 
 def _adaptive_factor(node: int, clip: Clip) -> tuple[PointOp, ...]:
-    """min(1, limit · max(floor, √x₀) / √x₁)."""
+    """Return the chain min(1, limit · max(floor, √x₀) / √x₁)."""
     return _lines(
         node, ("sqrt", ("x", 0)), ("maximum", clip.floor, 0), ("mul", clip.limit, 1),
         ("sqrt", ("x", 1)), ("div", 2, 3), ("minimum", 1.0, 4),

@@ -1,4 +1,4 @@
-"""Refuse an invalid plan: an independent check of order, memory, bindings and limits, run on every plan."""
+"""Refuse invalid plans: an independent check of order, memory, bindings and limits, run on every plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HELD = ("input", "parameter", "derived", "constant", "state")
 
 
 def verify(plan: ExecutionPlan) -> ExecutionPlan:
-    """The plan itself, when it is valid; else `CompileError` naming dispatch and binding."""
+    """Return the plan itself if it is valid; else raise `CompileError` naming dispatch and binding."""
     _check_references(plan)
     limits = plan.target.limits
     for d in plan.dispatches:
@@ -29,7 +29,7 @@ def verify(plan: ExecutionPlan) -> ExecutionPlan:
 
 
 def verify_update(plan: ExecutionPlan, update: Update) -> Update:
-    """The same for the dispatches of an update, which follow the plan's."""
+    """Return the update itself if its dispatches, which follow the plan's, are valid; else raise `CompileError`."""
     buffers = (*plan.buffers, *update.buffers)
     slots = len(plan.memory.slots)
     slot_of = (*plan.memory.slot_of, *range(slots, slots + len(update.buffers)))
@@ -103,7 +103,7 @@ def _check_fields(where: str, d: Dispatch, buffers: Sequence[PlanBuffer]) -> Non
 
 
 def _check_results(where: str, d: Dispatch, buffers: Sequence[PlanBuffer]) -> None:
-    """Every result fills a buffer of its own; it is written by the epilogue, in columns, or by name."""
+    """Check that every result fills a buffer of its own, written by the epilogue, in columns, or by name."""
     if not d.results:
         raise CompileError(where, "results", "none", "at least one")
     for r in d.results:
@@ -122,7 +122,7 @@ def _check_results(where: str, d: Dispatch, buffers: Sequence[PlanBuffer]) -> No
 
 
 def _check_update(where: str, d: Dispatch, core: UpdateCore, buffers: Sequence[PlanBuffer]) -> None:
-    """Every parameter is a result, has a gradient and states of its size, and workgroups for all of its elements."""
+    """Check that every parameter is a result, has gradient and states of its size, and workgroups for all elements."""
     touched = [b for p in core.parameters for b in p.touched]
     if d.outputs != tuple(p.touched[0] for p in core.parameters) or sorted(touched) != sorted(d.in_place):
         given = f"results {list(d.outputs)}, in place {list(d.in_place)}"
@@ -144,7 +144,7 @@ def _check_update(where: str, d: Dispatch, core: UpdateCore, buffers: Sequence[P
 
 
 def _check_columns(where: str, d: Dispatch) -> None:
-    """Every range of columns lies inside the rows of what the core computes."""
+    """Check that every range of columns lies inside the rows of the core's result."""
     if len(d.type.shape) != 2 or d.kernel not in ("matmul", "reduce"):
         raise CompileError(where, "columns", f"{d.kernel} {d.type}", "those of a product")
     rows, width = d.type.shape[0], d.num_elements // d.type.shape[0]
@@ -158,7 +158,7 @@ def _check_columns(where: str, d: Dispatch) -> None:
 
 
 def _check_operand(where: str, number: int, operand: Operand, domain: int, buffers: Sequence[PlanBuffer]) -> None:
-    """Every element that the access reaches lies inside the buffer."""
+    """Check that every element that the access reaches lies inside the buffer."""
     extent = operand.extent
     if operand.access in ("row", "column") and (extent < 1 or domain % extent):
         raise CompileError(where, f"operand {number}", f"extent {extent}", f"a divisor of {domain}")
@@ -263,7 +263,7 @@ def _references(plan: ExecutionPlan) -> Iterable[tuple[str, Iterable[int]]]:
 
 
 def _check_groups(plan: ExecutionPlan) -> None:
-    """Groups partition the dispatches, and no two dispatches of one group conflict."""
+    """Check that groups partition the dispatches, and that no two dispatches of one group conflict."""
     at = 0
     for number, group in enumerate(plan.groups):
         if group.start != at or group.stop <= group.start:
@@ -300,7 +300,8 @@ def _check_written_before_read(plan: ExecutionPlan) -> None:
                 raise CompileError(f"dispatch {d.index}", f"binding {number}", f"{name}, unwritten", "a written buffer")
         for b in d.writes:
             if plan.buffers[b].kind in ("input", "constant"):
-                raise CompileError(f"dispatch {d.index}", "output", f"{plan.buffers[b].kind} buffer {b}", "another")
+                kind = plan.buffers[b].kind
+                raise CompileError(f"dispatch {d.index}", "output", f"{kind} buffer {b}", "a buffer to write")
             written[b] = True
     for b in (*plan.output_buffers, *(g for _, g in plan.param_grad_pairs)):
         if not written[b]:
@@ -310,7 +311,7 @@ def _check_written_before_read(plan: ExecutionPlan) -> None:
 def _check_memory(
     buffers: Sequence[PlanBuffer], dispatches: Sequence[Dispatch], memory: MemoryPlan, limits: Limits
 ) -> None:
-    """Slots hold their tenants, pinned ones hold one, and the lives of two tenants lie strictly apart in groups."""
+    """Check that slots hold their tenants, pinned ones hold one, and two tenants never live in one group."""
     first, last = _lives(buffers, dispatches)
     tenants: list[list[int]] = [[] for _ in memory.slots]
     for b, place in enumerate(memory.slot_of):
@@ -334,7 +335,7 @@ def _check_memory(
 
 
 def _lives(buffers: Sequence[PlanBuffer], dispatches: Sequence[Dispatch]) -> tuple[list[int], list[int]]:
-    """First and last group in which each buffer is touched."""
+    """Return first and last group in which each buffer is touched."""
     first, last = [-1] * len(buffers), [-1] * len(buffers)
     for d in dispatches:
         for b in {**dict.fromkeys(d.reads), **dict.fromkeys(d.writes)}:

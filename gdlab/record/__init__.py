@@ -1,4 +1,4 @@
-"""Encode ops one by one into buffers of the caller's, see and steer the list of dispatches, and submit it:
+"""Encode ops one by one into buffers of the caller's, inspect and change the list of dispatches, and submit it:
 `GraphExecutor("cpu").begin_recorded()`."""
 
 from gdlab.base.errors import ExpertIndexError, GraphEncodeError, ReorderViolation, SessionConsumedError

@@ -26,8 +26,8 @@ DTYPES = (f32, u32, *HALVES)
 
 
 class Allocation:
-    """Device memory of one `alloc_buffer`, which goes back to the pool with its last buffer. `version` counts its
-    writes, `from_host` tells whether the host made the last one."""
+    """Device memory of one `alloc_buffer`, which returns to the pool with its last buffer. `version` counts its writes,
+    `from_host` tells whether the host made the last one."""
 
     __slots__ = (
         "__weakref__",
@@ -48,13 +48,13 @@ class Allocation:
         self._give_back.atexit = False
 
     def release(self) -> None:
-        """Give the memory back now."""
+        """Release the memory now."""
         self._give_back()
         self.memory = None
 
 
 class Buffer:
-    """A tensor in device memory, `GraphExecutor.alloc_buffer`, or a range of one, `slice_view`.
+    """A tensor in device memory, from `GraphExecutor.alloc_buffer`, or a range of one, from `slice_view`.
 
     `nbytes` are its own, `byte_offset` counts from the beginning of its allocation; views share the allocation and
     `allocation_id`, which is never used again. Bytes behind an allocation's last element, up to a multiple of 256,
@@ -104,14 +104,14 @@ class Buffer:
         return self.allocation.memory is not None
 
     def write(self, array: Any) -> None:
-        """Write all elements: for every node of sessions that are not submitted yet. A u32 buffer also takes bytes and
+        """Write all elements; sessions that are not submitted yet read the new ones. A u32 buffer also takes bytes and
         uint8 arrays, padded with zeros to 4."""
         data = self._words(array) if _is_raw(array) else self._elements(array)
         self._check_open("write")
         self.executor.write(self, data)
 
     def read(self) -> Array:
-        """Return a copy of the elements, in their shape, after everything that was submitted; of bf16 as float32."""
+        """Return a copy of the elements, in their shape, after everything submitted; of bf16 as float32."""
         self._check_open("read")
         if self.dtype in HALVES:
             words = np.empty((self.range.stop - self.range.start) // 4, np.uint32)
@@ -137,7 +137,7 @@ class Buffer:
         return Buffer(self.executor, self.allocation, self.byte_offset + start, self.dtype, (count,))
 
     def release(self) -> None:
-        """Give the memory back now, views included; work that was submitted still runs. Idempotent."""
+        """Release the memory now, views included; work that was submitted still runs. Idempotent."""
         if self.is_open:
             self.executor.release(self.allocation)
 
@@ -174,7 +174,7 @@ def _is_raw(given: Any) -> bool:
 
 
 def integer(where: str, what: str, given: Any, least: int = 1) -> int:
-    """Return an int of at least so much, or raise `ArgumentError`."""
+    """Return an int of at least `least`, or raise `ArgumentError`."""
     wanted = f"an int ≥ {least}"
     if isinstance(given, (bool, np.bool_)):
         raise ArgumentError(where, what, given, wanted)
@@ -204,7 +204,7 @@ def checked_dtype(where: str, given: Any) -> DType:
 
 
 def checked_layout(where: str, nbytes: Any, dtype: Any, shape: Any) -> tuple[DType, Shape]:
-    """Return dtype and shape of a buffer of so many bytes."""
+    """Return dtype and shape of a buffer of `nbytes` bytes."""
     found, extents = checked_dtype(where, dtype), check_shape(shape, where)
     size = integer(where, "nbytes", nbytes)
     if size != TensorType(extents, found).data_bytes:

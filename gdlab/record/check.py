@@ -1,4 +1,4 @@
-"""Judge an order of nodes by what each would read and write: `violation(nodes, order)`.
+"""Check an order of nodes by the values that each would read and write: `violation(nodes, order)`.
 
 This module shares nothing with the tracker of conflicts and the passes that it judges: it replays both orders on the
 parts into which all ranges cut memory, and compares.
@@ -13,7 +13,7 @@ Launch = tuple[Sequence[Interval], Sequence[Interval], bool, bool]  # reads, wri
 
 
 def violation(launches: Sequence[Launch], order: Sequence[int]) -> str:
-    """Return what is wrong with running `order[0]`, `order[1]`, … instead of 0, 1, …; an empty string if nothing is.
+    """Return the error of running `order[0]`, `order[1]`, … instead of 0, 1, …; an empty string if there is none.
 
     Every part that a launch reads must have the same last writer, every part that it writes the same last writer and
     the same readers since. An opaque launch touches everything; launches stay between the fences where they were.
@@ -47,7 +47,7 @@ def _fence_crossed(launches: Sequence[Launch], order: Sequence[int]) -> str:
 
 
 def _parts_of(launches: Sequence[Launch]) -> list[tuple[list[int], list[int]]]:
-    """Return the parts that every launch reads and writes, as numbers; part 0 is what opaque launches share."""
+    """Return the parts that every launch reads and writes, as numbers; all opaque launches share part 0."""
     cuts: dict[int, set[int]] = {}
     for reads, writes, _, _ in launches:
         for memory, start, stop in (*reads, *writes):
@@ -78,7 +78,7 @@ def _parts_of(launches: Sequence[Launch]) -> list[tuple[list[int], list[int]]]:
 
 
 def _replay(parts: Sequence[tuple[list[int], list[int]]], order: Iterable[int]) -> list[Seen]:
-    """Return what every launch finds when they run in this order."""
+    """Return the last writer of every part of a launch, and the readers since, when they run in this order."""
     writer: dict[int, int] = {}
     readers: dict[int, list[int]] = {}
     found: list[Seen] = [()] * len(parts)

@@ -1,4 +1,4 @@
-"""Hold the list of a session: `ComputeGraph`, its nodes and fences, with the passes over it."""
+"""Keep the list of a session, `ComputeGraph`: its nodes and fences, with the passes over it."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ class Node:
 
     @property
     def op_kind(self) -> OpKind:
-        """Return its kind, by which passes know it."""
+        """Return the kind of the node, by which passes recognize it."""
         return self.kind
 
     @property
     def reads(self) -> tuple[Range, ...]:
-        """Return the ranges that it reads."""
+        """Return the ranges that the node reads."""
         return self.footprint.reads
 
     @property
     def writes(self) -> tuple[Range, ...]:
-        """Return the ranges that it writes."""
+        """Return the ranges that the node writes."""
         return self.footprint.writes
 
     def declare(self, more: Footprint) -> None:
-        """Add ranges of the caller's."""
+        """Add ranges that the caller declared."""
         old = self.declared or Footprint((), ())
         self.declared = joined(old, more)
         self.footprint = joined(self.operation.footprint, self.declared)
@@ -86,14 +86,14 @@ class Grouping:
 
 
 class Labelled(NamedTuple):
-    """Hold what a graph says of a buffer."""
+    """The label of a buffer, and whether its contents are transient."""
 
     label: str
     transient: bool
 
 
 class Sketch(NamedTuple):
-    """A node without its buffers' memory: what `to_graph` depends on."""
+    """A node without the memory of its buffers: the data that `to_graph` depends on."""
 
     operation: Operation
     buffers: tuple[Labelled, ...]
@@ -107,7 +107,7 @@ def sketched(nodes: Iterable[Node]) -> tuple[Sketch, ...]:
 
 
 class GroupFacts(NamedTuple):
-    """Hold the facts of a node in a list on which groups depend."""
+    """The facts of a node in a list on which barrier groups depend."""
 
     footprint: Footprint
     opaque: bool
@@ -115,12 +115,12 @@ class GroupFacts(NamedTuple):
 
 
 def placed(nodes: Iterable[Node]) -> tuple[GroupFacts, ...]:
-    """Return what groups depend on, of every node."""
+    """Return for every node the facts on which barrier groups depend."""
     return tuple([GroupFacts(n.footprint, n.opaque, n.fence) for n in nodes])
 
 
 def grouping(nodes: Sequence[Node | GroupFacts]) -> Grouping:
-    """Return the groups of nodes in this order: a fence, an opaque node or a conflict begins another."""
+    """Return the groups of nodes in this order: a fence, an opaque node or a conflict begins a new group."""
     tracker, sizes, barriers = ConflictTracker(), list[int](), list[int]()
     closed = False  # behind an opaque node
     for i, node in enumerate(nodes):
@@ -153,7 +153,6 @@ class ComputeGraph:
     order: list[int] = field(default_factory=list)
     kept_order: str = ""
     recorded_barriers: int | None = None  # as they were encoded; None after a pass
-    trailing_fence: bool = False
 
     @property
     def nodes(self) -> list[Node]:
@@ -168,15 +167,15 @@ class ComputeGraph:
         return f"<ComputeGraph: {plural(len(self.nodes), 'node')}, {plural(self.barrier_count(), 'barrier')}>"
 
     def dispatch_count(self) -> int:
-        """Return how many dispatches the nodes have."""
+        """Return the number of dispatches of all nodes."""
         return sum(node.operation.dispatches for node in self.nodes)
 
     def node_count(self) -> int:
-        """Return how many nodes there are."""
+        """Return the number of nodes."""
         return len(self.nodes)
 
     def barrier_count(self) -> int:
-        """Return how many barriers stand between them: those that were encoded, after a pass those derived anew."""
+        """Return the number of barriers between the nodes: those encoded; after a pass, those derived anew."""
         self.settle()
         if self.recorded_barriers is not None:
             return self.recorded_barriers
@@ -184,7 +183,7 @@ class ComputeGraph:
 
     @kinds(rules=TEXT)
     def fuse(self, rules: str = "norms") -> int:
-        """Join every norm with the product that follows it where that changes no result; return how many.
+        """Join every norm with the product that follows it where that changes no result; return the number of pairs.
         `rules="all"`: any node with the one before it whose result it reads, if the compiler makes fewer dispatches of
         both."""
         from gdlab.record.fuse import fuse
@@ -193,9 +192,9 @@ class ComputeGraph:
 
     @kinds(exact=FLAG)
     def reorder(self, exact: bool = False) -> int:
-        """Move nodes without conflicts into the barrier groups before them; return how many have another place.
-        `exact`: into as few groups as any order has, where the look-ahead of 63 nodes may leave more. Raises
-        `ReorderViolation` (a defect of gdlab), then nothing has changed."""
+        """Move nodes without conflicts into earlier barrier groups; return the number of nodes that moved. `exact`:
+        into as few groups as any order has, where the look-ahead of 63 nodes may leave more. Raises `ReorderViolation`
+        (a defect of gdlab), then nothing has changed."""
         from gdlab.record.reorder import reorder
 
         return reorder(self, exact)
@@ -217,7 +216,7 @@ class ComputeGraph:
 
     @kinds(encoder=ENCODER)
     def encode_sequential(self, encoder: CommandEncoder) -> int:
-        """Add the nodes to another session's encoder, in order; return how many barriers stand between them."""
+        """Add the nodes to another session's encoder, in order; return the number of barriers between them."""
         for node in self.nodes:
             encoder.append(node)
         return len(grouping(self.nodes).barriers)

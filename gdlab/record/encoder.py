@@ -42,7 +42,7 @@ Call = tuple[Operation, tuple[Buffer, ...]]
 
 
 class CommandEncoder:
-    """The list of one session: what is called here is counted, tracked, recorded and reordered like its methods."""
+    """The list of one session; its calls are counted, tracked, recorded and reordered as the session's methods are."""
 
     def __init__(self, executor: GraphExecutor, recording: bool, auto_barrier: bool, strict: bool) -> None:
         self.executor, self.recording, self.auto_barrier = executor, recording, auto_barrier
@@ -124,7 +124,7 @@ class CommandEncoder:
 
     @kinds(kind=TEXT)
     def set_op_kind(self, kind: str) -> None:
-        """Let passes take the next node for one of this kind: rms_norm, elementwise_mul, elementwise_add, sdpa, softmax
+        """Let passes treat the next node as one of this kind: rms_norm, elementwise_mul, elementwise_add, sdpa, softmax
         or other."""
         self.check_usable("set_op_kind")
         if kind not in KINDS:
@@ -137,7 +137,7 @@ class CommandEncoder:
         self, where: str, make: Callable[..., Operation], buffers: tuple[Any, ...], numbers: tuple[Hashable, ...],
         kinds: tuple[type, ...] = (),
     ) -> Operation:  # fmt: skip
-        """Append the op that `make(executor, where, buffers, *numbers)` returns; equal calls get the same. `kinds`: the
+        """Append the op that `make(executor, where, buffers, *numbers)` returns; equal calls share one op. `kinds`: the
         types inside `numbers`."""
         if self.consumed:
             self.check_usable(where)
@@ -176,7 +176,7 @@ class CommandEncoder:
         return self._tracking
 
     def _settle(self) -> None:
-        """Append the nodes of calls whose ranges nobody has looked at yet."""
+        """Append the nodes of calls whose ranges were not read yet."""
         calls, self._calls = self._calls, []
         for made, buffers in calls:
             self._append(made, buffers, False)
@@ -239,7 +239,7 @@ class CommandEncoder:
         self.graph.recorded_barriers = self.tracking.barriers
 
     def track_dispatch(self, reads: Any, writes: Any) -> None:
-        """Let ranges join the group, and in recording mode the last node."""
+        """Add ranges to the group, and in recording mode to the last node."""
         where = "track_dispatch"
         self.check_usable(where)
         more, nodes = self._footprint(where, reads, writes), self.graph.nodes
@@ -258,7 +258,7 @@ class CommandEncoder:
         self.executor.check_open(where)
 
     def consume(self, by: str) -> None:
-        """Take no more calls."""
+        """Accept no more calls."""
         self.check_usable(by)
         self.consumed = by
 
@@ -267,7 +267,7 @@ class CommandEncoder:
 
 
 def _build_of(where: str, op: Any) -> tuple[str, Build]:
-    """Return name and function of what `dispatch` was given."""
+    """Return name and function of the op given to `dispatch`."""
     if isinstance(op, str):
         if op not in REGISTRY:
             raise ArgumentError(where, "op", repr(op), one_of(op, sorted(REGISTRY)))
@@ -283,7 +283,7 @@ def _build_of(where: str, op: Any) -> tuple[str, Build]:
 
 @cache
 def _caller(op: Op) -> Callable[..., Any]:
-    """Return a function that calls an op, which appends what its operands need (broadcasts) as well."""
+    """Return a function that calls an op, which also appends nodes that adapt its operands (broadcasts)."""
 
     def call(*values: Any, **attrs: Any) -> Any:
         return output_value(op, values, attrs)

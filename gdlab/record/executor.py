@@ -64,7 +64,7 @@ SMALL = 1 << 20  # bytes that are cleared by a write
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Binding:
-    """A node made ready: items in order, `scratch` of its own, and the memory by whose identity it is known."""
+    """A prepared node: items in order, `scratch` of its own, and the memory by whose identity it is cached."""
 
     items: tuple[Item, ...]
     scratch: tuple[Any, ...]
@@ -73,8 +73,8 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownList:
-    """A list that has run, as it is submitted again. `writes`: (call, buffer of it, count) of every allocation that is
-    written."""
+    """A list that has run, prepared to be submitted again. `writes`: (call, buffer of it, count) of every allocation
+    that is written."""
 
     items: tuple[Item, ...]
     writes: tuple[tuple[int, int, int], ...]
@@ -144,7 +144,7 @@ class GraphExecutor(Closing):
         return session._timed("profile")
 
     def counters(self) -> dict[str, int]:
-        """Return totals of what was made and submitted, fresh."""
+        """Return the totals of objects made and work submitted, as a new object."""
         return self.queue.counters.as_dict()
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class GraphExecutor(Closing):
                 self.queue.release(memory)
 
     def check_open(self, where: str) -> None:
-        """Raise `SessionError` once it is closed."""
+        """Raise `SessionError` if the executor is closed."""
         if not self.open:
             raise SessionError(where, "executor", "closed", "a new GraphExecutor")
 
@@ -208,10 +208,10 @@ class GraphExecutor(Closing):
     def _check_memory(self, nbytes: int) -> None:
         free = free_bytes()
         if free is not None and nbytes > free:
-            raise SessionError("alloc_buffer", "memory", f"{nbytes} bytes", f"at most {free}, what is free")
+            raise SessionError("alloc_buffer", "memory", f"{nbytes} bytes", f"at most {free}, the free memory")
 
     def _clear(self, memory: Any, nbytes: int) -> None:
-        """Fill with zeros: after what uses the same memory of the pool, and without a count."""
+        """Fill with zeros, after earlier work on the same memory of the pool, and without a count."""
         c = self.queue.counters
         if nbytes <= SMALL:
             before = c.uploads, c.upload_bytes
@@ -221,13 +221,13 @@ class GraphExecutor(Closing):
             self.queue.finish("alloc_buffer", [Clear(memory)])
 
     def release(self, allocation: Allocation) -> None:
-        """Give memory back."""
+        """Release the memory of an allocation."""
         allocation.release()
         self.operations.clear()  # they refer to the buffers by number
         self.lists.clear()
 
     def _collect(self) -> None:
-        """Give back what nobody refers to any more."""
+        """Release the memory of allocations that nothing refers to any more."""
         while self.landed:
             self._land(self.landed.popleft())
         while self.freed:
@@ -264,8 +264,8 @@ class GraphExecutor(Closing):
 
     # nodes made ready -------------------------------------------------------------------------------------------------
     def encode(self, nodes: Sequence[Node], first: int = 0) -> list[tuple[Item, ...]]:
-        """Return the items of every node; called in the turn. `GraphEncodeError` names a node that cannot be made
-        ready."""
+        """Return the items of every node; called on the owner thread. `GraphEncodeError` names a node that cannot be
+        made ready."""
         self._number(nodes)
         slot, found = 0, []
         for index, node in enumerate(nodes, first):
@@ -319,7 +319,7 @@ class GraphExecutor(Closing):
         return (*(self._decode(node, p, array) for p, array in decoded.values()), *binding.items)
 
     def _decoded(self, node: Node) -> dict[int, tuple[OperandRange, Array]]:
-        """Of operands in a storage dtype: the arrays that they are decoded into, by number of the operand."""
+        """Return the arrays that operands in a storage dtype are decoded into, by number of the operand."""
         return {
             i: (p, self.queue.decoded((p.range, p.type, p.stride), p.type.shape))  # type: ignore[attr-defined]
             for i, p in enumerate(node.operation.operands)
@@ -354,8 +354,8 @@ class GraphExecutor(Closing):
         return made[0]
 
     def keep(self, calls: Sequence[Call]) -> None:
-        """Remember a list that has run, for `submit_known`: one of ops of this executor alone, without numbers and
-        checks, whose weights are decoded in its kernels."""
+        """Cache a list that has run, for `submit_known`: one of ops of this executor alone, without numbers and checks,
+        whose weights are decoded in its kernels."""
         operations = tuple([operation for operation, _ in calls])
         if any(o.numbers or o.checks or (o.stored and self.is_cpu) for o in operations):
             return
@@ -376,7 +376,7 @@ class GraphExecutor(Closing):
         self.lists.put(operations, known, 1)
 
     def _joined(self, items: Sequence[Item]) -> Iterator[Item]:
-        """Yield the items, dispatches that follow one another as one."""
+        """Yield the items, neighbouring dispatches joined to one."""
         for dispatches, part in groupby(items, lambda item: isinstance(item, Bound)):
             if dispatches:
                 yield self.queue.recorded([i for i in part if isinstance(i, Bound)])
@@ -384,7 +384,7 @@ class GraphExecutor(Closing):
                 yield from part
 
     def submit_known(self, calls: Sequence[Call]) -> Submission | None:
-        """Run a list that was kept as one submission; None of any other, and of one that takes long."""
+        """Submit a cached list at once; return None for any other, and for one that takes long."""
         if not calls:
             return None
         known = self.lists.get(tuple([operation for operation, _ in calls]))
@@ -414,11 +414,11 @@ class GraphExecutor(Closing):
         return Submission(self, readback, ended, ended, known.copies, 1, known.work, begun)
 
     def check_timed(self, where: str, dispatches: int) -> None:
-        """Raise where so many dispatches cannot be timed."""
+        """Raise where this number of dispatches cannot be timed."""
         self._in_turn(lambda: self.queue.check_stamps(where, dispatches))
 
     def _abandoned(self, made: Sequence[Submission]) -> Generator[None, None, None]:
-        """Give back, behind the submission, what nobody waits for."""
+        """Release, after the submission, the memory that no caller waits for."""
         self.landed.extend(submission.readback for submission in made)
         yield
 
@@ -465,7 +465,7 @@ class GraphExecutor(Closing):
         return Submission(self, readback, first, ended, copies, len(chunks), work, begun, stamps=stamps)
 
     def _check_encodable(self, chunks: Sequence[Sequence[Node]], items: Sequence[tuple[Item, ...]]) -> None:
-        """Record a list in several parts that was never recorded before, whole: what is refused is refused before
+        """Record a list of several parts whole before its first submission, so that an invalid one is refused before
         anything runs."""
         if len(chunks) < 2:
             return
@@ -496,7 +496,7 @@ class GraphExecutor(Closing):
             raise found from error
 
     def _refused(self, nodes: Sequence[Node], items: Sequence[tuple[Item, ...]], error: SessionError) -> SessionError:
-        """Return the error that names the node that the device refuses: the first whose prefix cannot be recorded."""
+        """Return the error that names the refused node: the first whose prefix cannot be recorded."""
         low, high = 0, len(nodes)  # the prefix of `low` nodes can be recorded
         while low < high:
             middle = (low + high) // 2
@@ -518,7 +518,7 @@ class GraphExecutor(Closing):
         return found
 
     def _land(self, readback: Readback) -> None:
-        """Release a readback; on an adapter the queue knows it as in flight."""
+        """Release a readback; on an adapter the queue counts it as in flight."""
         retire = getattr(self.queue, "retire", None)
         if retire is not None:
             readback.wait()
@@ -527,8 +527,8 @@ class GraphExecutor(Closing):
             readback.release()
 
     def wait(self, submission: Submission, landing: Sequence[OperandRange]) -> list[Array]:
-        """Wait for a submission; return the numbers that it landed, as u32. Ctrl-C ends the wait for one that takes
-        long; one may wait for it again."""
+        """Wait for a submission; return its landed numbers, as u32. Ctrl-C ends the wait for one that takes long; one
+        may wait for it again."""
         if self.is_cpu and not landing and submission.stamps is None:  # it ran when it was submitted
             if submission.numbers is None:
                 self._timed(submission)
@@ -539,7 +539,7 @@ class GraphExecutor(Closing):
         return turn(lambda: self._wait(submission, landing))
 
     def _timed(self, submission: Submission) -> None:
-        """Learn from how long a list took."""
+        """Update the estimate of seconds per work by the time of a list."""
         if submission.work:
             self.pace = (time.perf_counter_ns() - submission.begun_ns) * 1e-9 / max(submission.work, LEAST_WORK)
 
@@ -566,8 +566,8 @@ class GraphExecutor(Closing):
 
 @dataclass(slots=True, eq=False)
 class Submission:
-    """A list that was submitted: its readback, when the first and the last part had been submitted, its copies; `work`:
-    flops and words; `numbers`: what it landed, once somebody waited."""
+    """A submitted list: its readback, the times when the first and the last part had been submitted, its copies;
+    `work`: flops and words; `numbers`: those landed, after a wait."""
 
     executor: GraphExecutor
     readback: Readback
@@ -587,14 +587,14 @@ def _padded(part: OperandRange) -> int:
 
 
 def encode_error(index: int, node: Node, error: Exception) -> GraphEncodeError:
-    """Return the error that says which node the device refuses."""
+    """Return the error that names the node that the device refuses."""
     what, given = f"node {index} ({node.operation.name})", getattr(error, "given", str(error))
     wanted = f"{getattr(error, 'wanted', 'a valid one')} (nothing was submitted)"
     return GraphEncodeError("submit", what, given, wanted, index=index, op=node.operation.name)
 
 
 class _Binder:
-    """Makes one node ready: which ranges are bound as they lie, which go through scratch."""
+    """The binding of one node: the ranges to bind in place, and those to copy through scratch."""
 
     def __init__(
         self, executor: GraphExecutor, node: Node, slot: int, decoded: dict[int, tuple[OperandRange, Array]]
@@ -607,7 +607,7 @@ class _Binder:
         self.regions: dict[int, Region] = {}
 
     def bind(self) -> Binding:
-        """Return the node made ready."""
+        """Bind the node, and return its items."""
         operation, queue = self.operation, self.executor.queue
         if operation.copy:
             return self._copied()
@@ -622,7 +622,7 @@ class _Binder:
         for b in piece.scratch:
             self.regions[b] = self._fresh(piece.buffers[b])
         for b, data in piece.constants:
-            memory = self._made(piece.buffers[b].nbytes)
+            memory = self._scratch_memory(piece.buffers[b].nbytes)
             c = queue.counters
             before = c.uploads, c.upload_bytes
             queue.write("submit", memory, data)
@@ -638,13 +638,13 @@ class _Binder:
         return Binding((*self.before, *bounds, *self.after), tuple(self.scratch), tuple(pinned))
 
     def _copied(self) -> Binding:
-        """A copy; inside one allocation through scratch."""
+        """Bind a copy; inside one allocation through scratch."""
         (source,), (target,) = self.operation.operands, self.operation.results
         a, b = (self.node.buffers[p.buffer].allocation.memory for p in (source, target))
         size = source.range.stop - source.range.start
         if a is not b:
             return Binding((Copy(a, source.range.start, b, target.range.start, size),), (), (a, b))
-        between = self._made(size)
+        between = self._scratch_memory(size)
         items = Copy(a, source.range.start, between, 0, size), Copy(between, 0, b, target.range.start, size)
         return Binding(items, (between,), (a,))
 
@@ -682,24 +682,24 @@ class _Binder:
         if start % self.executor.alignment == 0:
             self.regions[b] = self._region(memory, start, buffer, size)
             return
-        between = self._made(size)
+        between = self._scratch_memory(size)
         self.before.append(Copy(memory, start, between, 0, size))
         self.regions[b] = self._region(between, 0, buffer, size)
 
     def _fresh(self, buffer: PieceBuffer) -> Region:
-        """The region of scratch memory for a buffer of the piece; on cpu elements in a storage dtype are f32."""
+        """Return a region of scratch memory for a buffer of the piece; on cpu elements in a storage dtype are f32."""
         if not (self.executor.is_cpu and buffer.dtype.is_storage):
-            return self._region(self._made(buffer.nbytes), 0, buffer)
+            return self._region(self._scratch_memory(buffer.nbytes), 0, buffer)
         count = math.prod(buffer.shape)
-        return Region(self._made(4 * count)[:count].view(np.float32).reshape(buffer.shape), 0, 4 * count)
+        return Region(self._scratch_memory(4 * count)[:count].view(np.float32).reshape(buffer.shape), 0, 4 * count)
 
-    def _made(self, nbytes: int) -> Any:
+    def _scratch_memory(self, nbytes: int) -> Any:
         memory = self.executor.queue.make(round_up(nbytes), "scratch")
         self.scratch.append(memory)
         return memory
 
     def _region(self, memory: Any, start: int, buffer: PieceBuffer, size: int = 0) -> Region:
-        """The region of a buffer of the piece: on cpu an array of its shape, else whole vectors."""
+        """Return the region of a buffer of the piece: on cpu an array of its shape, else whole vectors."""
         nbytes = size or buffer.nbytes
         if not self.executor.is_cpu:
             span = min(-(-nbytes // VECTOR) * VECTOR, int(memory.size) - start)

@@ -1,4 +1,4 @@
-"""Run the list of a session: passes, submissions, waiting, and what the finishers return."""
+"""Run the list of a session: passes, submissions, waiting, and the results of finishers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Timing(NamedTuple):
 
 
 class FusionTiming(NamedTuple):
-    """Nanoseconds, and how many pairs were fused."""
+    """Nanoseconds as in `Timing`, and the number of fused pairs."""
 
     encoding_ns: int
     gpu_wait_ns: int
@@ -38,14 +38,14 @@ class FusionTiming(NamedTuple):
 
 
 class Reordered(NamedTuple):
-    """Count the pairs that were fused and the nodes that have another place."""
+    """The number of fused pairs, and of nodes that moved."""
 
     fusions: int
     reordered: int
 
 
 class ReorderedTiming(NamedTuple):
-    """Nanoseconds, fused pairs, moved nodes."""
+    """Nanoseconds as in `Timing`, fused pairs, moved nodes."""
 
     encoding_ns: int
     gpu_wait_ns: int
@@ -63,7 +63,7 @@ class Optimized(NamedTuple):
 
 
 class OptimizedTiming(NamedTuple):
-    """Nanoseconds, fused pairs, moved nodes, barriers inside both submissions."""
+    """Nanoseconds as in `Timing`, fused pairs, moved nodes, barriers inside both submissions."""
 
     encoding_ns: int
     gpu_wait_ns: int
@@ -74,7 +74,7 @@ class OptimizedTiming(NamedTuple):
 
 
 class FinishFacts(NamedTuple):
-    """Hold the facts that any finisher may tell."""
+    """The facts that a finisher may return."""
 
     timing: Timing
     fusions: int
@@ -83,7 +83,7 @@ class FinishFacts(NamedTuple):
 
 
 class PendingWork:
-    """Work that `commit` submitted. Dropping it is safe: the work runs to its end."""
+    """The work that `commit` submitted. Dropping it is safe: the work runs to its end."""
 
     __slots__ = ("_calls", "_checked", "_error", "_submission", "encoder", "times")
 
@@ -105,11 +105,11 @@ class PendingWork:
 
     @property
     def done(self) -> bool:
-        """Return whether it was waited for, or had nothing to do."""
+        """Return whether the work was waited for, or there was none."""
         return self._submission is None
 
     def wait_until_completed(self) -> None:
-        """Wait for the end of the work; raise what it raised, each time."""
+        """Wait for the end of the work; raise its error, at every call."""
         submission = self._submission
         if submission is not None:
             landed = submission.executor.wait(submission, [part for _, part, _ in self._checked])
@@ -138,7 +138,7 @@ def index_error(where: str, row: int, index: int, experts: int) -> ExpertIndexEr
 
 
 def begin_time(where: str, encoder: CommandEncoder, given: Any) -> int:
-    """Return when the session began: `perf_counter_ns` of its begin, or what the caller says."""
+    """Return when the session began: `perf_counter_ns` of its begin, or the time given by the caller."""
     if given is None:
         return encoder.begun
     now = time.perf_counter_ns()
@@ -149,7 +149,7 @@ def begin_time(where: str, encoder: CommandEncoder, given: Any) -> int:
 
 
 def split(count: int) -> int:
-    """Return how many of so many nodes go into the first of two submissions."""
+    """Return how many of `count` nodes go into the first of two submissions."""
     return min(count, max(LEAST, count // PARTS))
 
 
@@ -157,8 +157,7 @@ def launch(
     where: str, encoder: CommandEncoder, *, fuse: bool = False, reorder: bool = False, dual: bool = False,
     begun: int | None = None, timed: bool = False,
 ) -> tuple[PendingWork, FinishFacts, Callable[[], Report]]:  # fmt: skip
-    """Consume the session, run the passes in recording mode, and submit the list; the report is made when it is
-    called."""
+    """Consume the session, run the passes in recording mode, and submit the list; its report is made on demand."""
     encoder.check_usable(where)
     graph, optimizing = encoder.graph, encoder.recording
     start = encoder.begun if begun is None else begun
@@ -218,7 +217,7 @@ def launch(
 def _launch_known(
     where: str, encoder: CommandEncoder, start: int
 ) -> tuple[PendingWork, FinishFacts, Callable[[], Report]] | None:
-    """Submit a list that has run before as it is: without a look at its ranges, which the report makes up for."""
+    """Submit a list that has run before as it is: its ranges are only read if the report is asked for."""
     executor, calls = encoder.executor, encoder.calls()
     submission = executor.submit_known(calls)
     if submission is None:
@@ -255,13 +254,13 @@ def _labels(nodes: Sequence[Node]) -> dict[int, str]:
 
 
 def _inside(nodes: Sequence[GroupFacts], cut: int) -> tuple[int, int]:
-    """Return the barriers inside both parts of a list; one at the cut is absorbed."""
+    """Return the barriers inside both parts of a list; a barrier at the cut is absorbed."""
     barriers = grouping(nodes).barriers
     return sum(b < cut for b in barriers), sum(b > cut for b in barriers)
 
 
 def waited(work: PendingWork, outcome: FinishFacts) -> FinishFacts:
-    """Wait for the work, and return the outcome with the time that this took since the last submission."""
+    """Wait for the work, and return the outcome with the seconds since the last submission."""
     work.wait_until_completed()
     elapsed = max(0, time.perf_counter_ns() - outcome.timing.gpu_wait_ns)
     return outcome._replace(timing=Timing(outcome.timing.encoding_ns, elapsed))

@@ -64,7 +64,7 @@ def fuse(graph: ComputeGraph, rules: str = "norms") -> int:
 
 
 def _product_of(nodes: Sequence[Node], at: int) -> int | None:
-    """Return the first product behind a norm that reads its result, or None."""
+    """Return the first product after a norm that reads its result, or None."""
     norm = nodes[at]
     if unstored(norm.operation.build) is not op_methods.rms_norm or norm.kind != "rms_norm" or norm.opaque:
         return None
@@ -110,7 +110,7 @@ def _placed_well(out: Range, x: Range, w: Range, scale: Range, y: Range) -> bool
 
 
 def read_later(nodes: Sequence[Node], pair: int, y: Range, transient: bool, out: Range) -> str:
-    """Return why the norm's result is still wanted behind the product, or an empty string."""
+    """Return why the norm's result is still read after the product, or an empty string."""
     if _covers(out, y):
         return ""
     for j in range(pair + 1, len(nodes)):

@@ -1,4 +1,4 @@
-"""Join neighbours of a list that the compiler makes fewer dispatches of: the pass `fuse(rules="all")`."""
+"""Join neighbours of a list that compile to fewer dispatches together: the pass `fuse(rules="all")`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Chained:
-    """Two functions as one: `second` reads the result of `first`, which has `count` operands, at operand `place`, in
+    """Two functions composed: `second` reads the result of `first`, which has `count` operands, at operand `place`, in
     this shape."""
 
     first: Build
@@ -41,7 +41,7 @@ class Chained:
 
 
 def _called(build: Build, values: Sequence[Value], attrs: Attrs) -> Value:
-    """Return the one value of a call; of an op its node, whose attributes are stored ones."""
+    """Return the one value of a call; for an op that of its node, whose attributes are stored ones."""
     if not isinstance(build, Op):
         found = build(*values, **dict(attrs))
         return found if isinstance(found, Value) else found[0]
@@ -75,8 +75,8 @@ def chain_fuser(executor: GraphExecutor) -> Callable[[list[Node]], tuple[list[No
 
 
 def _place_of(first: Node, second: Node) -> int | None:
-    """Return the operand of the second node that overlaps the result of the first, None where there is none or where
-    one of the two is no function of operands alone."""
+    """Return the operand of the second node that overlaps the result of the first; None where none does, or where one
+    of the two is no function of operands alone."""
     for node in (first, second):
         o = node.operation
         if o.piece is None or o.numbers or o.checks or len(o.results) != 1 or len(o.footprint.writes) != 1:
@@ -86,8 +86,7 @@ def _place_of(first: Node, second: Node) -> int | None:
 
 
 def _refusal(nodes: Sequence[Node], first: Node, at: int, place: int) -> str:
-    """Return why the node at a place stays apart from the one before it, by F1 to F6; an empty string if nothing speaks
-    against it."""
+    """Return why the node at a place stays apart from the one before it, by F1 to F6; empty if it need not."""
     second = nodes[at]
     y, out = first.operation.results[0], second.operation.results[0]
     if second.fence or first.opaque or second.opaque:

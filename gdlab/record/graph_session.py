@@ -68,7 +68,7 @@ class GraphSession:
         state = f", consumed by {self.encoder.consumed}" if self.encoder.consumed else ""
         return f"<GraphSession, {mode}, {len(self.graph)} nodes{state}>"
 
-    # what it is -------------------------------------------------------------------------------------------------------
+    # properties -------------------------------------------------------------------------------------------------------
     @property
     def device(self) -> Device:
         """Return the device."""
@@ -76,12 +76,12 @@ class GraphSession:
 
     @property
     def graph(self) -> ComputeGraph:
-        """Return the list as it is now."""
+        """Return the present list."""
         return self.encoder.graph
 
     @property
     def last_route(self) -> str:
-        """Return variant and reason of the last product, an empty string before the first."""
+        """Return variant and reason of the last product; an empty string before the first."""
         return self.encoder.last_route
 
     @property
@@ -91,7 +91,7 @@ class GraphSession:
 
     @property
     def report(self) -> Report:
-        """Return what the finisher did."""
+        """Return the report of the finisher."""
         if self._report is None:
             raise SessionError("report", "session", "one that is not finished", "finish it first")
         return self._report()
@@ -241,16 +241,16 @@ class GraphSession:
         self.encoder.barrier()
 
     def barrier_between(self, reads: Any, writes: Any) -> None:
-        """Declare what the next node reads and writes (buffers, views, (buffer, start, end)): where that conflicts with
-        the current group, a barrier is inserted."""
+        """Declare ranges of the next node (buffers, views, (buffer, start, end)); insert a barrier if they conflict
+        with the current group."""
         self.encoder.barrier_between(reads, writes)
 
     def track_dispatch(self, reads: Any, writes: Any) -> None:
-        """Let ranges join the group, and in recording mode the last node, without a check."""
+        """Add ranges to the group, and in recording mode to the last node, without a check."""
         self.encoder.track_dispatch(reads, writes)
 
     def barrier_count(self) -> int:
-        """Return how many barriers were inserted so far, both kinds."""
+        """Return the number of barriers inserted so far, of both kinds."""
         return self.encoder.tracking.barriers
 
     def tracker_overhead_ns(self) -> int:
@@ -258,7 +258,7 @@ class GraphSession:
         return self.encoder.tracking.nanoseconds
 
     def group_stats(self) -> GroupStats:
-        """Return how many nodes the groups have, the open one included."""
+        """Return the sizes of the groups, the open one included."""
         return group_stats(self.encoder.tracking.sizes, self.encoder.tracking.barriers)
 
     @kinds(file=WRITABLE)
@@ -267,7 +267,7 @@ class GraphSession:
         print(self.group_stats(), file=sys.stderr if file is None else file)
 
     def predicted_device_barriers(self) -> int:
-        """Return how many barriers wgpu would place by itself."""
+        """Return the number of barriers that wgpu would place by itself."""
         return predicted_device_barriers(n.operation.footprint for n in self.graph.nodes)
 
     def to_graph(self) -> Graph:
@@ -280,13 +280,13 @@ class GraphSession:
         self._run("finish")
 
     def commit(self) -> finishing.PendingWork:
-        """Run the list; do not wait."""
+        """Submit the list; do not wait."""
         work, outcome, report = finishing.launch("commit", self.encoder)
         self._report = _later(report, (outcome.timing.encoding_ns, 0))
         return work
 
     def drop(self) -> None:
-        """Forget the list: nothing runs."""
+        """Discard the list: nothing runs."""
         self.encoder.consume("drop")
         self.encoder.graph.nodes.clear()  # the property, for the counters of what was encoded
 
@@ -295,7 +295,7 @@ class GraphSession:
         return self._run("finish_with_timing", begin=session_begin).timing
 
     def finish_with_fusion(self) -> int:
-        """Fuse, run and wait; return how many pairs were fused."""
+        """Fuse, run and wait; return the number of fused pairs."""
         return self._run("finish_with_fusion", fuse=True).fusions
 
     def finish_with_fusion_and_timing(self, session_begin: int | None = None) -> finishing.FusionTiming:
@@ -353,5 +353,5 @@ class GraphSession:
 
 
 def _later(report: Callable[[], Report], timing: tuple[int, int]) -> Callable[[], Report]:
-    """Return a function that makes a report with its times once."""
+    """Return a function that makes a report with its times, once."""
     return cache(lambda: report().timed(*timing))

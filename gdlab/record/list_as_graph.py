@@ -28,15 +28,15 @@ WHERE = "to_graph"
 
 @dataclass(slots=True, eq=False)
 class Exported:
-    """A graph of a list; `read` says which node of the list reads every input, and as which tensor. `made[k]`: the
-    nodes of the graph that node k of the list became."""
+    """A graph of a list; `read` gives for every input the node of the list that reads it, and the tensor. `made[k]`:
+    the nodes of the graph that node k of the list became."""
 
     graph: Graph
     read: Mapping[str, tuple[int, OperandRange]]
     made: tuple[range, ...]
 
     def feed(self, nodes: Sequence[Node]) -> dict[str, Array]:
-        """Return what the buffers of its inputs hold now, by name; blocks decoded."""
+        """Return the present contents of the buffers of its inputs, by name; blocks decoded."""
         return {name: _contents(nodes[k].buffers[part.buffer], part) for name, (k, part) in self.read.items()}
 
 
@@ -51,7 +51,7 @@ def to_graph(session: GraphSession) -> Graph:
 
 
 def exported(nodes: Sequence[Node | Sketch]) -> Exported:
-    """Return the graph of a list, and where its inputs lie."""
+    """Return the graph of a list, with the places of its inputs."""
     made = list[range]()
     with Graph() as graph:
         writer = _GraphWriter(graph)
@@ -103,7 +103,7 @@ class _GraphWriter:
         buffer = node.buffers[part.buffer]
         if part.range in self.undefined:
             raise GraphError(
-                WHERE, node.operation.name, f"{_words(part.range)}, whose contents are undefined", "others"
+                WHERE, node.operation.name, f"{_words(part.range)}, with undefined contents", "a range with contents"
             )
         if part.words:
             return self._stored(buffer, part)
@@ -131,7 +131,7 @@ class _GraphWriter:
         return (ops.input_u32 if integers else ops.input)(name, part.type.shape)
 
     def _check(self, range: Range) -> None:
-        """Refuse a range that overlaps another in part."""
+        """Refuse a range that overlaps another one in part."""
         known = self.ranges.setdefault(range.memory, [])
         for other in known:
             if other != range and other.overlaps(range):

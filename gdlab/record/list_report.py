@@ -1,4 +1,4 @@
-"""Say in text what became of a list: `Report`, of `GraphSession.report`."""
+"""Report on a list in text: `Report`, of `GraphSession.report`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATH = 24  # nodes of the critical path that the text names
 @bound
 @dataclass(frozen=True)
 class Report:
-    """A list of a session and what its finisher did with it.
+    """A list of a session, and the changes that its finisher made.
 
     `names_before` and `names` are the nodes before and after the passes, `order[k]` the node (after fusion) that runs
     k-th where they were reordered; `placed_before` and `placed` their ranges; `chunks` the nodes of both submissions;
@@ -60,7 +60,7 @@ class Report:
 
     @cached_property
     def stages(self) -> tuple[ListStage, ...]:
-        """Return the list as it was recorded, and as each pass that changed it left it."""
+        """Return the list as recorded, and after each pass that changed it."""
         found = [ListStage("As recorded", self.names_before, self.placed_before)]
         if self.fusions:
             names, nodes = (self.names, self.placed) if self.between is None else self.between
@@ -84,7 +84,7 @@ class Report:
 
     @property
     def predicted_device_barriers(self) -> int:
-        """Return how many barriers wgpu would place by itself."""
+        """Return the number of barriers that wgpu would place by itself."""
         return predicted_device_barriers(p.footprint for p in self.placed)
 
     def timed(self, encoding_ns: int, gpu_wait_ns: int) -> Report:
@@ -102,8 +102,7 @@ class Report:
         return [list(group) for group in self.stages[-1].groups]
 
     def hazards(self) -> list[tuple[str, int, int, str]]:
-        """Return (kind, earlier node, later node, the later one's range in words) of every pair of neighbouring groups'
-        conflicts."""
+        """Return (kind, earlier node, later node, later range in words) of each conflict of neighbouring groups."""
         return [h[:4] for h in self.stages[-1].hazards]
 
     def _lines(self) -> Iterator[str]:

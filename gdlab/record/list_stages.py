@@ -1,4 +1,4 @@
-"""Look at a list before and after each pass: its groups, its conflicts, where each node came from and why it stays."""
+"""Describe a list before and after each pass: groups, conflicts, moves, and the reasons why nodes stay."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ListStage:
 
     @cached_property
     def moved(self) -> dict[int, int]:
-        """Return where nodes that stand elsewhere than before came from; a fused one is where its first part was."""
+        """Return for each moved node its earlier place; that of a fused one is the place of its first part."""
         shift, found = 0, dict[int, int]()
         for k, origin in enumerate(self.sources):
             if len(origin) == 1 and origin[0] != k + shift:
@@ -71,7 +71,7 @@ class ListStage:
 
     @cached_property
     def stays(self) -> tuple[str, ...]:
-        """Return in words, of every node, why it is in no earlier group; empty in the first group."""
+        """Return in words, for every node, why it is in no earlier group; empty in the first group."""
         first = {h.after: h for h in reversed(self.hazards)}
         words = [""] * len(self.names)
         for number, group in enumerate(self.groups):
@@ -93,7 +93,7 @@ class ListStage:
         return "nothing moves nodes here, and a node before it begins the group"
 
     def lines(self) -> Iterator[str]:
-        """Say groups, moves and conflicts, a line each."""
+        """Return groups, moves and conflicts in words, a line each."""
         for number, group in enumerate(self.groups):
             named = (f"{i} {self.names[i]}" + (f" (was {self.moved[i]})" if i in self.moved else "") for i in group)
             yield f"group {number}: " + ", ".join(named)
@@ -101,7 +101,7 @@ class ListStage:
             yield f"  {h.kind}: node {h.before} → node {h.after}, bytes {h.words}"
 
     def further(self) -> Iterator[str]:
-        """Say of every node behind the first group why it is not further in front."""
+        """Return in words, for every node after the first group, why it is in no earlier one."""
         for k, why in enumerate(self.stays):
             if why:
                 yield f"  node {k} {self.names[k]}: {why}"

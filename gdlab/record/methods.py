@@ -22,7 +22,7 @@ def _eps(where: str, eps: Any) -> float:
 
 
 def _dtype(ex: GraphExecutor, where: str, buffer: Any) -> DType:
-    """Return the dtype that all floats of an op have: that of its input."""
+    """Return the dtype of all float tensors of an op: that of its input."""
     given = checked_buffer(ex, where, "input", buffer).dtype
     return given if given in HALVES else f32
 
@@ -74,7 +74,7 @@ def elementwise_mul(ex: GraphExecutor, where: str, buffers: Buffers, n: Any, dty
 
 
 def _flat(ex: GraphExecutor, where: str, buffers: Buffers, function: Any, *attrs: tuple[str, Any]) -> Operation:
-    """An op on each element."""
+    """Check and lower an op on each element."""
     dtype, n = _dtype(ex, where, buffers[0]), buffers[0].element_count
     x, y = (part(ex, where, name, buffers, i, tensor((n,), dtype)) for i, name in enumerate(("input", "output")))
     return operation(ex, where, function, (x,), y, attrs, in_place=True, fuse=True)

@@ -1,4 +1,4 @@
-"""Time the nodes of a list, each beside what the roofline predicts of it: `executor.profile(session)`."""
+"""Time the nodes of a list, each beside the roofline's prediction: `executor.profile(session)`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Interval = tuple[float, float]  # seconds on the device's clock: begin and end o
 
 @dataclass(frozen=True, slots=True)
 class NodeTime:
-    """Seconds that the dispatches of a node took, and those that the roofline predicts."""
+    """The seconds of a node's dispatches, measured and predicted by the roofline."""
 
     node: int
     name: str
@@ -27,14 +27,14 @@ class NodeTime:
 
     @property
     def ratio(self) -> float:
-        """Measured by predicted time."""
+        """Ratio of measured to predicted time."""
         return self.seconds / self.predicted
 
 
 @dataclass(frozen=True, slots=True)
 class ListProfile:
     """The times of the nodes of a list in the order in which they ran; `span`: from the begin of the first dispatch to
-    the end of the last; `machine`: what the predictions assume. Copies through scratch are in the span alone."""
+    the end of the last; `machine`: the assumptions of the predictions. Copies through scratch are in the span alone."""
 
     nodes: tuple[NodeTime, ...]
     span: float

@@ -12,48 +12,48 @@ from gdlab.graph import Value
 
 
 def rms_norm(x: Value, w: Value, eps: float) -> Value:
-    """x / √(mean x² + eps) · w along rows."""
+    """Return x / √(mean x² + eps) · w along rows."""
     return ops.rms_norm(x, w, eps)
 
 
 def rms_norm_no_scale(x: Value, eps: float) -> Value:
-    """x / √(mean x² + eps) along rows."""
+    """Return x / √(mean x² + eps) along rows."""
     return x * ((x * x).mean_inner() + eps).rsqrt()
 
 
 def scaled_rms_norm(x: Value, w: Value, s: Value, eps: float) -> Value:
-    """A norm and the product with a tensor, what a fused pair is; of 16 bits with the norm rounded as it is stored."""
+    """Return a norm times a tensor, as a fused pair does; in 16 bits with the norm rounded as it would be stored."""
     y = ops.rms_norm(x, w, eps)
     return (y if x.type.dtype is f32 else ops.round_to(y, str(x.type.dtype))) * s
 
 
 def add(a: Value, b: Value) -> Value:
-    """a + b."""
+    """Return a + b."""
     return a + b
 
 
 def mul(a: Value, b: Value) -> Value:
-    """a · b."""
+    """Return a · b."""
     return a * b
 
 
 def gelu(x: Value) -> Value:
-    """GELU in its tanh form."""
+    """Return GELU in its tanh form."""
     return ops.gelu(x)
 
 
 def softmax(x: Value) -> Value:
-    """Softmax along rows."""
+    """Return the softmax of rows."""
     return ops.softmax(x)
 
 
 def softcap(x: Value, cap: float) -> Value:
-    """tanh(x / cap) · cap."""
+    """Return tanh(x / cap) · cap."""
     return (x / cap).tanh() * cap
 
 
 def rope(x: Value, positions: Value, theta: float) -> Value:
-    """Pairs (2i, 2i + 1) of every row turned by position · θ^(−2i/d): between two permutations, that of halves."""
+    """Turn pairs (2i, 2i + 1) of every row by position · θ^(−2i/d): the rotation of halves between two permutations."""
     rows, d = x.shape
     apart = x.reshape((rows, d // 2, 2)).permute((0, 2, 1)).reshape((rows, d))
     turned = ops.rope_positions(apart, positions, theta, d)
@@ -63,8 +63,8 @@ def rope(x: Value, positions: Value, theta: float) -> Value:
 def rope_leading(
     x: Value, positions: Value, *factors: Value, n_heads: int, head_dim: int, rope_dim: int, theta: float
 ) -> Value:
-    """Pairs (i, i + rope_dim/2) of the first rope_dim elements of every head turned by position · θ^(−2i/rope_dim) /
-    factor i, as in ggml; the other elements as they are."""
+    """Turn pairs (i, i + rope_dim/2) of the first rope_dim elements of every head by position · θ^(−2i/rope_dim) /
+    factor i, as in ggml; other elements stay."""
     rows, length = x.shape[0], positions.shape[0]
     first = x.slice((0, 0), (rows, rope_dim)).reshape((length, n_heads * rope_dim))
     turned = ops.rope_positions(first, positions, theta, rope_dim, *factors).reshape((rows, rope_dim))
@@ -74,8 +74,8 @@ def rope_leading(
 def rope_neox(
     x: Value, positions: Value, *factors: Value, n_heads: int, head_dim: int, rope_dim: int, theta: float
 ) -> Value:
-    """Pairs (i, i + head_dim/2) with i < rope_dim/2 of every head turned by position · θ^(−2i/head_dim) / factor i; the
-    other elements as they are."""
+    """Turn pairs (i, i + head_dim/2) with i < rope_dim/2 of every head by position · θ^(−2i/head_dim) / factor i; other
+    elements stay."""
     length = positions.shape[0]
     if rope_dim == head_dim:
         turned = ops.rope_positions(x.reshape((length, n_heads * head_dim)), positions, theta, head_dim, *factors)
@@ -90,16 +90,16 @@ def rope_neox(
 
 
 def copied(x: Value) -> Value:
-    """x."""
+    """Return x."""
     return x.reshape(x.shape)
 
 
 def attention(
     q: Value, k: Value, v: Value, *limits: Value, seq: int, causal: bool, scale: float, softcap: float
 ) -> Value:
-    """Attention of q[b, group · seq, d] to k and v[b, capacity, d]: query row s sees key t where
-    first ≤ t ≤ last (+ s if causal), with (first, last, end) = `limits`; elements of v behind `end` count as 0. Without
-    limits the caches are full, and nothing lies behind their keys."""
+    """Return attention of q[b, group · seq, d] to k and v[b, capacity, d]: query row s sees key t where first ≤ t ≤
+    last (+ s if causal), with (first, last, end) = `limits`; elements of v from `end` on count as 0. Without limits the
+    caches are full, and nothing lies behind their keys."""
     (_, rows, _), capacity = q.shape, k.shape[1]
     if not limits and not softcap and 1 < seq and (seq == capacity or not causal):
         return _tiled(q, k, v, seq, causal, scale)
@@ -122,7 +122,7 @@ def attention(
 
 
 def _tiled(q: Value, k: Value, v: Value, seq: int, causal: bool, scale: float) -> Value:
-    """Attention to full caches by the engine's tiled kernel, which has heads side by side in rows and divides by √d."""
+    """Return attention to full caches by the engine's tiled kernel: heads side by side in rows, divided by √d."""
     d, heads, kv_heads = q.shape[2], q.shape[0] * q.shape[1] // seq, k.shape[0]
     rows = [
         shaped(shaped(x, (count, x.type.num_elements // (count * d), d)).permute((1, 0, 2)), (-1, count * d))
@@ -134,7 +134,7 @@ def _tiled(q: Value, k: Value, v: Value, seq: int, causal: bool, scale: float) -
 
 
 def shaped(x: Value, shape: tuple[int, ...]) -> Value:
-    """x in a shape (−1: what is left), as it is where it has that."""
+    """Return x in a shape (one extent may be −1); x itself where it has that shape."""
     count = math.prod(n for n in shape if n >= 0)
     shape = tuple(x.type.num_elements // count if n < 0 else n for n in shape)
     return x if x.shape == shape else x.reshape(shape)

@@ -1,4 +1,4 @@
-"""State one op on byte ranges: `operation(…)` checks them, lowers the function to a piece, and says what it touches."""
+"""State one op on byte ranges: `operation(…)` checks them, lowers the function to a piece, and lists its ranges."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ Build = Op | Callable[..., Any]
 
 
 class OperandRange(NamedTuple):
-    """A tensor of an op: the range of a buffer (by its place among the buffers of the call) that it takes, and its
-    type."""
+    """A tensor of an op: its range of a buffer (numbered among the buffers of the call), and its type."""
 
     buffer: int
     range: Range
@@ -55,7 +54,7 @@ class Operation:
     route: str = ""
     fuse: bool = False
     copy: bool = False
-    key: tuple[Any, ...] = field(init=False)  # what its binding depends on, but for memory
+    key: tuple[Any, ...] = field(init=False)  # the data that its binding depends on, but for memory
     stored: bool = field(init=False)  # whether it reads a storage dtype
     work: int = field(init=False)  # flops and words moved
 
@@ -70,7 +69,7 @@ class Operation:
 
     @property
     def dispatches(self) -> int:
-        """Return how many dispatches it has."""
+        """Return the number of dispatches."""
         return 0 if self.piece is None else len(self.piece.dispatches)
 
 
@@ -78,8 +77,8 @@ def part(
     executor: GraphExecutor, where: str, what: str, buffers: Sequence[Buffer], at: int, type: TensorType,
     least: bool = False, words: bool = False,
 ) -> OperandRange:  # fmt: skip
-    """Return the tensor that the first elements of a buffer are, or raise what is wrong with it. `least`: the buffer
-    may have more elements; `words`: it may be one of u32, as it is of blocks."""
+    """Return the tensor of the first elements of a buffer, or raise if it does not fit. `least`: the buffer may have
+    more elements; `words`: it may be one of u32, as it is of blocks."""
     buffer = checked_buffer(executor, where, what, buffers[at])
     held = DType.u32 if type.dtype.in_blocks or (words and buffer.dtype is not type.dtype) else type.dtype
     if buffer.dtype is not held:
@@ -123,8 +122,8 @@ def check_aliasing(
 
 
 @dataclass(frozen=True, slots=True)
-class StoredOperand:
-    """A function whose result is rounded to 16 bits, once, and stored in them."""
+class StoredResult:
+    """A function whose result is rounded to 16 bits, once, and stored so."""
 
     build: Build
     dtype: DType
@@ -141,8 +140,8 @@ STORING = {DType.f16: ops.to_f16, DType.bf16: ops.to_bf16}
 
 
 def unstored(build: Build) -> Build:
-    """Return the function itself of one whose result is stored in 16 bits."""
-    return build.build if isinstance(build, StoredOperand) else build
+    """Return the function without the storage of its result in 16 bits."""
+    return build.build if isinstance(build, StoredResult) else build
 
 
 def operation(
@@ -170,7 +169,7 @@ def operation(
         check_aliasing(where, [*operands, result], [OperandRange(0, range, result.type)], False)
     types = (*(p.type for p in operands), *numbered)
     if result.type.dtype in HALVES:
-        build, fuse = StoredOperand(build, result.type.dtype), True
+        build, fuse = StoredResult(build, result.type.dtype), True
     made = lowered(executor, where, build, types, tuple(attrs), fuse)
     check_result(where, made, result)
     touched = tuple(dict.fromkeys((p.range for p in operands) if reads is None else reads))
@@ -195,7 +194,7 @@ def lowered(
 
 
 def check_result(where: str, made: Piece, result: OperandRange) -> None:
-    """Refuse a result that the range does not hold exactly."""
+    """Refuse a result that does not fill its range exactly."""
     buffer = made.buffers[made.results[0]]
     type = TensorType(buffer.shape, buffer.dtype)
     if type.dtype is not result.type.dtype:
@@ -216,10 +215,10 @@ def route_of(made: Piece) -> str:
 def fused(
     executor: GraphExecutor, build: Build, norm: Operation, scale: OperandRange, result: OperandRange
 ) -> Operation:
-    """Return the op that norm and product are together."""
+    """Return the op that computes norm and product together."""
     operands = (*norm.operands, scale)
     if result.type.dtype in HALVES:
-        build = StoredOperand(build, result.type.dtype)
+        build = StoredResult(build, result.type.dtype)
     made = lowered(executor, "fusion", build, tuple(p.type for p in operands), norm.attrs, True)
     reads = tuple(dict.fromkeys(p.range for p in operands))
     name = "rms_norm + elementwise_mul"
@@ -229,7 +228,7 @@ def fused(
 
 
 def moved(operation: Operation, shift: int) -> Operation:
-    """Return the op with its buffers counted from `shift` on, for a node that has the buffers of two."""
+    """Return the op with its buffers numbered from `shift` on, for a node that has the buffers of two."""
     return replace(
         operation,
         operands=tuple(p._replace(buffer=p.buffer + shift) for p in operation.operands),
@@ -238,7 +237,7 @@ def moved(operation: Operation, shift: int) -> Operation:
 
 
 def kinds_of(params: object) -> tuple[type, ...]:
-    """Return the types of the fields of parameters: 1, 1.0 and True are equal and not the same."""
+    """Return the types of the fields of parameters: 1, 1.0 and True are equal but differ in type."""
     return tuple([type(getattr(params, name)) for name in getattr(params, "__slots__", ())])
 
 

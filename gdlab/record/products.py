@@ -1,4 +1,4 @@
-"""Products with weights in blocks: those of `matmul_affine` and of ggml, and products with experts."""
+"""State products with weights in blocks: those of `matmul_affine` and of ggml, and products with experts."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class GgmlQuantizedMatmulIdParams:
 
 # in codes of a few bits -----------------------------------------------------------------------------------------------
 def affine_product(x: Value, codes: Value, scales: Value, biases: Value, bits: int, group: int) -> Value:
-    """x · (scale · code + bias)ᵀ."""
+    """Return x · (scale · code + bias)ᵀ."""
     return ops.matmul_affine(x, codes, scales, biases, bits, group)
 
 
@@ -96,7 +96,7 @@ def quantized_matmul(ex: GraphExecutor, where: str, buffers: Buffers, params: An
 
 
 def simd_route(params: QuantizedMatmulParams) -> str:
-    """Return why the sum in another order does not serve these sizes, or an empty string."""
+    """Return why the sum in another order does not fit these sizes, or an empty string."""
     reasons = (
         (params.bits not in (4, 8), f"bits {params.bits} are neither 4 nor 8"),
         (params.n % SIMD_ROWS != 0, f"n {params.n} is no multiple of {SIMD_ROWS}"),
@@ -107,12 +107,12 @@ def simd_route(params: QuantizedMatmulParams) -> str:
 
 # in blocks of ggml ----------------------------------------------------------------------------------------------------
 def block_product(x: Value, w: Value) -> Value:
-    """x · wᵀ."""
+    """Return x · wᵀ."""
     return ops.matmul_bt(x, w)
 
 
 def expert_product(x: Value, w: Value, ids: Value, top_k: int, stride: int) -> Value:
-    """Row r: x[r // top_k] · w[ids[r]]ᵀ."""
+    """Return x[r // top_k] · w[ids[r]]ᵀ for each row r."""
     return ops.grouped_matmul_bt(x, w, ids, top_k, stride)
 
 
@@ -173,7 +173,7 @@ def _experts(
 
 
 def check_host_ids(where: str, ids: Any, count: int, experts: int) -> None:
-    """Raise for a number that the host wrote and that no expert has."""
+    """Raise if the host wrote a number that no expert has."""
     if isinstance(ids, Buffer) and ids.is_open and ids.allocation.from_host:
         numbers = ids.read().reshape(-1)[:count]
         bad = np.flatnonzero(numbers >= experts)

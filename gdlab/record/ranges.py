@@ -1,4 +1,4 @@
-"""Follow the barrier groups of a list while it is encoded: conflicts, barriers and why, sizes of groups, and time."""
+"""Track the barrier groups of a list while it is encoded: conflicts, barriers, their causes, sizes, time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGEST = 8  # groups of so many nodes and more are counted together
 
 
 class LoggedBarrier(NamedTuple):
-    """A barrier, and why it stands before `node`: its range `new` conflicts with `earlier`, of node `before`."""
+    """A barrier and its cause: the range `new` of the `node` after it conflicts with `earlier`, of node `before`."""
 
     node: int
     kind: HazardKind
@@ -31,7 +31,7 @@ class LoggedBarrier(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupStats:
-    """Nodes, barriers and groups of a list, nodes per group, and how many groups have each size ("8+": 8 and more)."""
+    """Nodes, barriers and groups of a list, nodes per group, and groups by size ("8+": 8 and more)."""
 
     dispatches: int
     barriers: int
@@ -101,13 +101,13 @@ class Tracking:
         self.spent(begun)
 
     def track(self, node: int, more: Footprint) -> None:
-        """Let ranges join the group unchecked."""
+        """Add ranges to the group unchecked."""
         begun = time.perf_counter_ns()
         self.tracker.add(max(node, 0), more)
         self.spent(begun)
 
     def check_declared(self, index: int, node: Node, automatic: bool) -> Conflict | None:
-        """Return the conflict of a node with its group that was not declared; under `strict` an error."""
+        """Return the undeclared conflict of a node with its group; under `strict` raise it."""
         if self.joined:  # by `between`, which must not conflict with its own node
             tracker = ConflictTracker()
             for launch, footprint in self.tracker.launches:
@@ -115,7 +115,7 @@ class Tracking:
                     tracker.add(launch, footprint)
             found = tracker.first(index, node.footprint)
         else:
-            found = self.tracker.told(index, node.footprint)
+            found = self.tracker.first_known(index, node.footprint)
         if found is not None and not automatic and self.strict:
             given = (
                 f"{found.kind} conflict of {_words(found.later)} with {_words(found.earlier)} of node {found.before}"
@@ -124,7 +124,7 @@ class Tracking:
         return found
 
     def add(self, index: int, node: Node, automatic: bool) -> None:
-        """Add a node to the group, behind a barrier if it needs one."""
+        """Add a node to the group, after a barrier if it needs one."""
         begun = time.perf_counter_ns()
         tracker, footprint = self.tracker, node.footprint
         if self.joined or tracker.conflicts(footprint):
@@ -198,8 +198,8 @@ def _range_of(where: str, what: str, entry: Any) -> Range:
 
 
 def predicted_device_barriers(touched: Iterable[Footprint]) -> int:
-    """Return how many launches wgpu would put a barrier before: those that use an allocation as something else than its
-    last user did, or write what that wrote. Whole allocations, whatever the ranges."""
+    """Return the number of launches that wgpu would put a barrier before: those that use an allocation otherwise than
+    its last user did, or write what that wrote. Whole allocations, whatever the ranges."""
     last, found = dict[int, str](), 0
     for reads, writes in touched:
         use = {r.memory: "read" for r in reads}

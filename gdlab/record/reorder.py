@@ -1,4 +1,4 @@
-"""Move nodes into the barrier groups before them: the pass `reorder`, a greedy look-ahead of 63 nodes, or exact."""
+"""Move nodes into earlier barrier groups: the pass `reorder`, a greedy look-ahead of 63 nodes, or exact."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def reorder(graph: ComputeGraph, exact: bool = False) -> int:
 
 
 def _set_fences(nodes: Sequence[Node], fences: Sequence[bool]) -> None:
-    """Put the fences where they stood: they belong to places."""
+    """Set the fences at the places where they were: they belong to places."""
     for node, fence in zip(nodes, fences, strict=True):
         node.fence = fence
 

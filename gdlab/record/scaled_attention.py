@@ -1,4 +1,4 @@
-"""Attention with caches of a capacity: `sdpa` and `flash_attn_vec`, by composition of ops."""
+"""State attention with caches of a capacity, as compositions of ops: `sdpa` and `flash_attn_vec`."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _attention(
 
 
 def _rows(cache: OperandRange, slabs: int, capacity: int, held: tuple[int, int]) -> tuple[Range, ...]:
-    """Return the rows first … stop − 1 of every slab of a cache; of many slabs all of it."""
+    """Return the rows first … stop − 1 of every slab of a cache; with many slabs, all rows."""
     memory, start, stop = cache.range
     if slabs > SLABS:
         return (cache.range,)

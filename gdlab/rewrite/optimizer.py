@@ -22,7 +22,7 @@ from gdlab.rewrite.engine.egglog_program import RuleProgram, program_of, program
 from gdlab.rewrite.engine.encoded_rows import Encoded, Key, encode, ops_of
 from gdlab.rewrite.engine.history import Delta, deltas
 from gdlab.rewrite.engine.saturate import Budget, EngineFailure, Saturation, saturate
-from gdlab.rewrite.explain.answers import Asked
+from gdlab.rewrite.explain.answers import AnswerData
 from gdlab.rewrite.explain.classes import EClass, Priced, eclasses
 from gdlab.rewrite.explain.lazy_report import LazyReport
 from gdlab.rewrite.explain.mutable_graph import MutableGraph, stays
@@ -44,7 +44,7 @@ TAGS: tuple[Safety, ...] = get_args(Safety)
 
 @dataclass(frozen=True)
 class RuleSelection:
-    """The rules that take part, all rules, and by id why the others do not."""
+    """The rules that take part, the table of all rules, and by id why the others take no part."""
 
     used: tuple[Rule, ...]
     table: tuple[Rule, ...]
@@ -64,7 +64,7 @@ def optimize(
     engine: Engine = "auto",
     history: bool = False,
 ) -> tuple[Graph, OptimizeReport]:
-    """The cheapest graph that the rules find, equal to `graph` in every output, and the report.
+    """Return the cheapest graph that the rules find, equal to `graph` in every output, and the report.
 
     `allow` is the boldest tag of rules used: exact < rounding < reassoc < approx. `disable`, `enable` (for rules that
     are off by default) and `only` take ids or labels of rules. `cost` names a model of `gdlab.op.cost` or is a function
@@ -92,14 +92,14 @@ def optimize(
 
 
 def _grow_old() -> None:
-    """Make the collector count the objects of a call as old: it would walk through all of them when switched on."""
+    """Move the objects of a call to the collector's oldest generation: else its next run would visit all of them."""
     if not getattr(gc, "get_freeze_count", lambda: 1)():  # nobody's own frozen objects are thawed
         gc.freeze()
         gc.unfreeze()
 
 
 def _names(given: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Ids and labels as a tuple: one alone, several, or none."""
+    """Return ids and labels as a tuple, given as one string, several, or none."""
     if given is None or isinstance(given, str):
         return (given,) if given else ()
     if not isinstance(given, Iterable):
@@ -132,7 +132,7 @@ def _select(
 
 @dataclass(frozen=True)
 class Searched:
-    """The e-graph, what was chosen from it, by which engine, and how long it took. `failure`: why it was not egglog."""
+    """The result of a search: e-graph, choice, engine and seconds. `failure`: why it was not egglog."""
 
     rewritten: MutableGraph
     saturation: Saturation
@@ -165,7 +165,7 @@ def _optimize(
     folded = fold_constant(prepared, dropped) if FOLD in names else {}
     siblings = siblings_of(prepared, selection.used)
     program = program_of(selection.used, ops_of(prepared, folded, siblings))
-    given = _given(selection)
+    given = _without_pattern(selection)
     searched = _search(prepared, folded, siblings, given, program, model, budget, engine, history)
     rewritten, classes = searched.rewritten, searched.classes
     cost_before = rewritten.cost
@@ -205,7 +205,7 @@ def _optimize(
         sources={r.name: r.source for r in selection.table},
         deltas=recorded,
         classes=at_end,
-        asked=Asked(result, order, selection.table, selection.off, early),
+        asked=AnswerData(result, order, selection.table, selection.off, early),
         program=partial(program_text, program, rows.texts or rows, iterations),
     )
     late = LazyReport(rewritten.log(), prepared.same, classes.class_of, classes.key_of, classes.firings, done, order,
@@ -234,8 +234,8 @@ def _stop(searched: Searched, selection: RuleSelection) -> tuple[StopReason, str
     return found.stop, found.detail
 
 
-def _given(selection: RuleSelection) -> dict[int, Rule]:
-    """The rules that gdlab carries out itself, by the number of their firings."""
+def _without_pattern(selection: RuleSelection) -> dict[int, Rule]:
+    """Return the rules without a pattern, which gdlab carries out itself, by the number of their firings."""
     known = {r.name: r for r in selection.table}
     names = (FOLD, *PACKED_PRODUCT)
     return {-k: known.get(name, selection.table[0]) for k, name in enumerate(names, 1)}
@@ -295,7 +295,7 @@ def _growth(
 
 
 def _rebuild(rewritten: MutableGraph, done: Explained) -> tuple[Graph, Sequence[int]]:
-    """Return the result, and the stable ids of its nodes in order."""
+    """Return the result as a Graph, and the stable ids of its nodes in order."""
     kept = {id: rewritten.inputs[id] for id, node in enumerate(rewritten.nodes) if rewritten.reads[id] or stays(node)}
     order = topological(kept, {id: done.root_of.get(id, id) for id in kept})
     return assemble(rewritten.graph, rewritten.nodes, kept, rewritten.outputs, order, done.root_of), order

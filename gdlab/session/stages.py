@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gdlab.autodiff import AutodiffReport, differentiate, to_read
+from gdlab.autodiff import AutodiffReport, differentiate, gradients_as_outputs
 from gdlab.base.errors import unknown_name
 from gdlab.graph import Graph
 from gdlab.op import Phase
@@ -200,7 +200,7 @@ class Pipeline:
 
     def _compile(self, stage: PipelineStage, target: Target) -> ExecutionPlan:
         if self.mode == "inference":
-            graph = to_read(stage.graph) if self.gradients_to_read else stage.graph
+            graph = gradients_as_outputs(stage.graph) if self.gradients_to_read else stage.graph
             return compile_graph(graph, mode="inference", options=self.compile, target=target)
         lanes = lanes_of(stage.graph, self.stage(stage.parent).autodiff_report, stage.optimize_report)
         return compile_graph(stage.graph, mode="training", lanes=lanes, options=self.compile, target=target)

@@ -212,7 +212,7 @@ def test_what_is_no_rule_at_all_is_refused() -> None:
     refused(3, "function: given 3, wanted def name")
     refused(several, r"parameter: given \*xs")
     refused(by_name, "parameter: given y")
-    refused(says_nothing, "right side: given what the left side says")
+    refused(says_nothing, "right side: given the left side itself")
     refused(fine, "label: given 'a\\\\nb', wanted a text of one line", label="a\nb")
     refused(fine, "label: given 3", label=3)
     refused(fine, "samples: given 'x', wanted Sample", samples=("x",))

@@ -318,7 +318,7 @@ def test_a_plan_beyond_the_free_memory_is_refused_before_it_is_allocated(
         with pytest.raises(SessionError) as caught:
             build_session(networks.mlp(64), device)
         assert re.match(r"session: memory: given \d+ KB, of which [\d.]+ KB are for tensor ", str(caught.value))
-        assert str(caught.value).endswith("wanted at most 60 KB, what this machine has free")
+        assert str(caught.value).endswith("wanted at most 60 KB, the free memory of this machine")
         assert state_of(other) == before
         set_free_bytes(monkeypatch, 16)
         with pytest.raises(SessionError, match="session: memory: given [1-9]\\S* K?B, of which .* tensor adam_m.w"):

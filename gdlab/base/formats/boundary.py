@@ -15,7 +15,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from gdlab.base.formats.round16 import bf16_bits, bf16_values, narrowed
 from gdlab.base.types import Array, DType
 from gdlab.base.words import plural
 
-Boundary = Literal["f32", "f16", "bf16", "f64", "i8", "u8", "i16", "i32", "u32", "i64", "bool"]
 # The NumPy dtype of the elements; of bf16 that of their bits.
 BOUNDARY: dict[str, np.dtype[Any]] = {
     "f32": np.dtype("<f4"), "f16": np.dtype("<f2"), "bf16": np.dtype("<u2"), "f64": np.dtype("<f8"),

@@ -27,7 +27,7 @@ NARROW, MANY = 16, 4096
 
 
 class NumpyKernelBuilder:
-    """The calls of one dispatch (a `KernelBuilder`): its arrays, and temporaries that live as long as the dispatch."""
+    """The builder of one dispatch's calls (a `KernelBuilder`): its arrays, and temporaries that live as long as it."""
 
     def __init__(
         self, d: Dispatch, arrays: Mapping[int, Array], scratch: Scratch, scalars: Mapping[str, Array]
@@ -52,7 +52,7 @@ class NumpyKernelBuilder:
         return self.d.operands[index].shape
 
     def out(self, shape: Shape) -> Array:
-        """The output, as an array of `shape`; of a result in ranges a temporary, which `cut` takes apart."""
+        """Return the output as an array of `shape`; for results in ranges a temporary, which `cut` takes apart."""
         columns = self.d.results[0].columns
         if columns is None:
             return self.arrays[self.d.output].reshape(shape)
@@ -61,19 +61,19 @@ class NumpyKernelBuilder:
         return self.whole.reshape(shape)
 
     def cut(self) -> None:
-        """Put every range of columns in its buffer."""
+        """Copy every range of columns to its buffer."""
         for r in self.d.results:
             if r.columns is not None and self.whole is not None:
                 part = self.whole[:, r.columns.start : r.columns.stop]
                 self.calls.append((np.copyto, (self.arrays[r.buffer], part)))
 
     def result(self, name: str, shape: Shape) -> Array | None:
-        """The result of this name, as an array of `shape`; None in a dispatch that does not write it."""
+        """Return the result of this name as an array of `shape`; None in a dispatch that does not write it."""
         names = self.d.custom.results if self.d.custom is not None else ()
         return self.arrays[self.d.outputs[1 + names.index(name)]].reshape(shape) if name in names else None
 
     def operand(self, index: int, shape: Shape) -> Array:
-        """All elements that operand `index` reads, as an array of `shape`."""
+        """Return all elements that operand `index` reads, as an array of `shape`."""
         operand, size = self.d.operands[index], math.prod(shape)
         data = self.arrays[operand.buffer]
         if operand.access == "full":
@@ -84,25 +84,25 @@ class NumpyKernelBuilder:
         return whole
 
     def view(self, operand: Operand, size: int, shape: Shape) -> Array:
-        """The operand, broadcastable over `shape`."""
+        """Return a view of the operand that broadcasts over `shape`."""
         seen, steps = viewed(self.arrays[operand.buffer], operand, size, shape)
         self.calls += steps
         return seen
 
     def temporary(self, shape: Shape, dtype: np.dtype[Any] = F32) -> Array:
-        """An array that nothing else of this dispatch uses."""
+        """Return an array that nothing else of this dispatch uses."""
         return self.scratch.claim(shape, dtype, self.taken)
 
     def row_sums(self, x: Array, out: Array) -> None:
-        """The sum of every row of x[rows, n] in `out`, one element each. Of short rows as a product with ones: half the
-        time of a reduction, whose loop begins anew in each row, and as exact (both add in a few lanes)."""
+        """Append the sum of every row of x[rows, n] into `out`, one element each. Of short rows as a product with ones:
+        half the time of a reduction, whose loop begins anew in each row, and as exact (both add in a few lanes)."""
         if x.shape[1] <= SHORT and x.flags.c_contiguous:
             self.calls.append((x.dot, (np.ones(x.shape[1], F32), out.reshape(-1))))
         else:
             self.calls.append((np.add.reduce, (x, 1, None, out.reshape(-1))))
 
     def row_maxima(self, x: Array, out: Array) -> None:
-        """The greatest element of every row of x[rows, n] in `out`; short rows are laid side by side first."""
+        """Append the maximum of every row of x[rows, n] into `out`; short rows are laid side by side first."""
         rows, n = x.shape
         if 1 < n <= NARROW <= rows <= MANY:
             beside = self.temporary((n, rows))
@@ -112,17 +112,17 @@ class NumpyKernelBuilder:
             self.calls.append((np.maximum.reduce, (x, 1, None, out.reshape(-1))))
 
     def call(self, ufunc: Callable[..., Any], a: Array, b: Array, out: Array) -> None:
-        """ufunc(a, b) in `out`, where b may be a row or a column."""
+        """Append ufunc(a, b) into `out`, where b may be a row or a column."""
         steps, args = lay_out((a, b), out, self.scratch, self.taken)
         self.calls += [*steps, (ufunc, (*args, out))]
 
     def evaluate(self, expr: str, operands: Mapping[str, Array], out: Array) -> None:
-        """The value of an expression over named arrays in `out`."""
+        """Append the value of an expression over named arrays into `out`."""
         value = build(expr, {name: array(data) for name, data in operands.items()})
         self.calls += emit(value, out, self.scratch, self.taken)
 
     def chain(self, lines: Iterable[PointOp], size: int, acc: Value | None, out: Array) -> None:
-        """Evaluate a chain over `size` elements into `out`; `acc` must be broadcastable over its domain."""
+        """Append a chain over `size` elements into `out`; `acc` must be broadcastable over its domain."""
         lines = tuple(lines)
         used = {a.index: self.d.operands[a.index] for line in lines for a in line.args if a.kind == "operand"}
         shape = domain(size, tuple(used.values()))
@@ -130,12 +130,12 @@ class NumpyKernelBuilder:
         self.calls += emit(chain(lines, operands, acc), out.reshape(shape), self.scratch, self.taken)
 
     def shape_of(self, lines: Iterable[PointOp], size: int) -> Shape:
-        """The domain of a chain over `size` elements."""
+        """Return the domain of a chain over `size` elements."""
         used = (self.d.operands[a.index] for line in lines for a in line.args if a.kind == "operand")
         return domain(size, tuple(used))
 
     def finish(self, size: int) -> None:
-        """The epilogue, on the core's result that lies in the output."""
+        """Append the epilogue on the core's result, which lies in the output."""
         if self.d.epilogue:
             shape = self.shape_of(self.d.epilogue, size)
             self.chain(self.d.epilogue, size, array(self.out(shape)), self.out(shape))

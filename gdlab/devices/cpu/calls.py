@@ -1,4 +1,4 @@
-"""The NumPy calls of a dispatch, from its own fields: bound once to arrays, then only called."""
+"""Make the NumPy calls of a dispatch from its own fields: bound once to arrays, then only called."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 def steps_of(
     d: Dispatch, arrays: Mapping[int, Array], scratch: Scratch, scalars: Mapping[str, Array]
 ) -> list[NumpyCall]:
-    """The NumPy calls of one dispatch."""
+    """Return the NumPy calls of one dispatch."""
     builder = NumpyKernelBuilder(d, arrays, scratch, scalars)
     _KERNELS[d.kernel](builder)
     builder.cut()
@@ -78,7 +78,7 @@ def _reduce(builder: NumpyKernelBuilder) -> None:
 
 
 def _fold(builder: NumpyKernelBuilder, combine: str, x: Array, out: Array) -> None:
-    """Fold the middle axis."""
+    """Append the fold of the middle axis."""
     outer, length, inner = x.shape
     if combine == "max" and inner == 1:
         builder.row_maxima(x.reshape(outer, length), out)
@@ -135,7 +135,7 @@ def _movement(builder: NumpyKernelBuilder) -> None:
 
 
 def taken_part(g: Gather, operand: Array) -> tuple[tuple[slice, ...], Array]:
-    """Return the part of the result that is not fill, and a view of the elements that go there."""
+    """Return the part of the result that is not fill, and a view of the operand's elements that go there."""
     places, offset = [], g.offset
     sizes, strides = [], []
     for n, axis in zip(g.shape, g.axes, strict=True):
@@ -152,7 +152,7 @@ def taken_part(g: Gather, operand: Array) -> tuple[tuple[slice, ...], Array]:
 
 
 def _span(n: int, axis: Axis) -> tuple[int, int]:
-    """First coordinate, and how many, that land in 0 … n − 1."""
+    """Return the first coordinate that lands in 0 … n − 1, and the number of those that do."""
     first = max(0, -(axis.lo // axis.step)) if axis.lo < 0 else 0
     last = (n - 1 - axis.lo) // axis.step
     if axis.extent is not None:

@@ -27,17 +27,17 @@ _F32, _BOOL, _BITS = np.dtype(np.float32), np.dtype(np.bool_), np.dtype(np.uint3
 
 
 class Scratch:
-    """Temporaries that dispatches share, because they run one after the other; claimed inside one dispatch only."""
+    """Temporaries that dispatches share, because they run one after the other; each dispatch claims its own."""
 
     def __init__(self) -> None:
         self.pool: dict[tuple[Shape, np.dtype[Any]], list[Array]] = {}
 
     def arrays(self) -> Iterator[Array]:
-        """All that there are."""
+        """Return all arrays of the pool."""
         return itertools.chain.from_iterable(self.pool.values())
 
     def claim(self, shape: Shape, dtype: np.dtype[Any], taken: set[int]) -> Array:
-        """An array that is not among `taken` (ids), which it joins."""
+        """Return an array that is not among `taken` (ids), and add it to them."""
         pool = self.pool.setdefault((shape, dtype), [])
         found = next((a for a in pool if id(a) not in taken), None)
         if found is None:
@@ -50,14 +50,14 @@ class Scratch:
 # values of an expression ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class ScalarLiteral:
-    """A literal: float32 or bool."""
+    """A literal value: float32 or bool."""
 
     value: Any
 
 
 @dataclass(eq=False)
 class ArrayNode:
-    """An array: one that exists (`array`), or the result of `ufunc` over `args`."""
+    """An array value: an existing one (`array`), or the result of `ufunc` over `args`."""
 
     shape: Shape
     dtype: np.dtype[Any]
@@ -81,7 +81,7 @@ def _make(ufunc: Callable[..., Any], *args: Value, dtype: np.dtype[Any] = _F32) 
 
 
 def _select(if_false: Value, if_true: Value, condition: Value) -> Value:
-    """Selection by bits, never by arithmetic: what is not taken may be infinite or NaN."""
+    """Select by bits, never by arithmetic: the value not selected may be infinite or NaN."""
     if isinstance(condition, ScalarLiteral):
         return if_true if condition.value else if_false
     if _is(if_false, 0.0) and _is(if_true, 1.0):
@@ -96,7 +96,7 @@ def _select(if_false: Value, if_true: Value, condition: Value) -> Value:
 
 
 def _is(value: Value, number: float) -> bool:
-    """Whether it is this literal (+0.0, not −0.0)."""
+    """Return whether a value is this literal (+0.0, not −0.0)."""
     return isinstance(value, ScalarLiteral) and value.value == number and not math.copysign(1, float(value.value)) < 0
 
 
@@ -105,7 +105,7 @@ def _masked(value: Value, condition: Value) -> Value:
 
 
 def _bits_times(value: Any, condition: Any, out: Array) -> None:
-    """value where condition, else +0.0."""
+    """Write value where condition, else +0.0."""
     np.multiply(_bits(value), condition, out.view(_BITS))
 
 
@@ -138,7 +138,7 @@ def _logical(ufunc: Callable[..., Any], absorbing: bool) -> Callable[[Value, Val
 
 
 def _sigmoid(x: Value) -> Value:
-    """1 / (1 + e^−x): where the power is infinite the result is 0, which is right."""
+    """Return 1 / (1 + e^−x): where the power is infinite the result is 0, which is right."""
     return _make(np.divide, _ONE, _make(np.add, _ONE, _make(np.exp, _make(np.negative, x))))
 
 
@@ -147,7 +147,7 @@ def _plain(ufunc: Callable[..., Any]) -> Callable[..., Value]:
 
 
 def _into(function: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A function of arrays that writes into `out`, as a ufunc does."""
+    """Wrap a function of arrays so that it writes into `out`, as a ufunc does."""
 
     def call(x: Any, out: Array | None = None) -> Any:
         made = function(x)
@@ -211,7 +211,7 @@ _COMPARE: Mapping[type, Callable[..., Value]] = {
 
 
 def build(text: str, scope: Mapping[str, Value]) -> Value:
-    """The value of an expression over named values."""
+    """Return the value of an expression over named values."""
     return _walk(parse(text), text, scope)
 
 
@@ -234,7 +234,7 @@ def _walk(tree: ast.expr, text: str, scope: Mapping[str, Value]) -> Value:
 
 # from values to calls -------------------------------------------------------------------------------------------------
 def emit(result: Value, out: Array, scratch: Scratch, taken: set[int]) -> list[NumpyCall]:
-    """The calls that leave `result` in `out`, in order; temporaries are reused as soon as nobody reads them. Large
+    """Return the calls that leave `result` in `out`, in order; temporaries are reused after their last reader. Large
     results are made in parts, all calls of one part after the other: temporaries then stay in the cache (4 million
     numbers: 0.72–0.91 of the time; 2026-11-21)."""
     if isinstance(result, ScalarLiteral):
@@ -254,7 +254,7 @@ def emit(result: Value, out: Array, scratch: Scratch, taken: set[int]) -> list[N
 
 
 def _part(order: list[ArrayNode], part: slice, shape: Shape) -> list[ArrayNode]:
-    """The nodes, where they have the first axis of `shape`, over a part of it."""
+    """Return the nodes restricted to a part of their first axis, where that is the first axis of `shape`."""
     nodes: list[ArrayNode] = []
     place = {id(node): i for i, node in enumerate(order)}
     for node in order:
@@ -293,9 +293,8 @@ def _emit(order: list[ArrayNode], result: ArrayNode, out: Array, scratch: Scratc
 def lay_out(
     args: tuple[Any, ...], target: Array, scratch: Scratch, taken: set[int]
 ) -> tuple[list[NumpyCall], tuple[Any, ...]]:
-    """A row or column operand of a small result repeated in an array of its own first, and the operands then: to repeat
-    it inside a ufunc costs more, whose loop begins anew in each row (64 x 10: 1.2 and 0.8 µs, 64 x 128: 2.5 and 2.0;
-    EPYC, 2026-11-21)."""
+    """Repeat a row or column operand of a small result in an array of its own, and return the operands: a ufunc that
+    repeats it begins its loop anew in each row (64 x 10: 1.2 and 0.8 µs, 64 x 128: 2.5 and 2.0; EPYC, 2026-11-21)."""
     steps, whole, claimed = list[NumpyCall](), list[Any](), list[Array]()
     read = {id(arg) for arg in args} - taken  # given back already, and read by this very call
     taken |= read
@@ -315,7 +314,7 @@ def _distinct(node: ArrayNode) -> list[ArrayNode]:
 
 
 def _step(node: ArrayNode, args: tuple[Any, ...], target: Array) -> NumpyCall:
-    """One call; selections get their views of bits now instead of at every run."""
+    """Return one call; selections get their views of bits now instead of in every run."""
     assert node.ufunc is not None  # a node without an array is computed
     if node.ufunc is np.positive:
         return np.copyto, (target, args[0])
@@ -329,7 +328,7 @@ def _step(node: ArrayNode, args: tuple[Any, ...], target: Array) -> NumpyCall:
 
 
 def _filled(arg: Any, target: Array) -> Any:
-    """Of a small result a number as a whole array: only for two arrays NumPy is vectorized, 3 times faster."""
+    """Return a number as a whole array for small results: NumPy is vectorized only for two arrays, 3 times faster."""
     if arg.ndim or arg.flags.writeable or target.size > SMALL:  # literals alone cannot be written
         return arg
     return _constant(float(arg), target.shape)
@@ -348,12 +347,12 @@ def _argument(value: Value, places: dict[int, Array]) -> Any:
 
 @lru_cache(maxsize=1024)
 def _scalar(data: bytes, dtype: np.dtype[Any]) -> Array:
-    """A number as an array without axes, which a ufunc takes 0.2 µs sooner."""
+    """Return a number as an array without axes, which saves a ufunc 0.2 µs."""
     return np.frombuffer(data, dtype).reshape(())
 
 
 def _order(result: ArrayNode) -> list[ArrayNode]:
-    """Nodes in the order of evaluation, equal ones once; counts the readers of each."""
+    """Return the nodes in the order of evaluation, equal ones once, and the number of readers of each."""
     order: list[ArrayNode] = []
     state: dict[int, int] = {}
     stack: list[ArrayNode] = [result]
@@ -377,7 +376,7 @@ def _order(result: ArrayNode) -> list[ArrayNode]:
 
 
 def _merged(order: list[ArrayNode]) -> list[ArrayNode]:
-    """Every computation once: an expression may say `sigmoid_stable(x)` twice."""
+    """Merge equal computations: an expression may say `sigmoid_stable(x)` twice."""
     first: dict[tuple[object, ...], ArrayNode] = {}
     stands_for: dict[int, ArrayNode] = {}
     kept: list[ArrayNode] = []
@@ -393,12 +392,12 @@ def _merged(order: list[ArrayNode]) -> list[ArrayNode]:
 
 # chains --------------------------------------------------------------------------------------------------------------
 def array(data: Array) -> ArrayNode:
-    """An array as a value."""
+    """Return an array as a value."""
     return ArrayNode(data.shape, data.dtype, array=data)
 
 
 def chain(lines: Sequence[PointOp], operands: Mapping[int, Array], acc: Value | None) -> Value:
-    """The value of the last line of a chain (without lines: of `acc`); operands already broadcast over its domain."""
+    """Return the value of a chain's last line (without lines: `acc`); operands already broadcast over its domain."""
     leaves = {index: array(data) for index, data in operands.items()}
     values: list[Value] = []
     for line in lines:

@@ -46,7 +46,7 @@ PAGE = 4096  # bytes of memory that the system gives at a time, at the least
 
 
 class CpuDevice(Device):
-    """NumPy on this machine: needs no driver. `step` is synchronous."""
+    """The device NumPy on this machine: needs no driver. `step` is synchronous."""
 
     synchronous = True
 
@@ -55,11 +55,11 @@ class CpuDevice(Device):
         self.target = Target("cpu", "cpu", Limits(binding_bytes=memory_bytes()))
 
     def turn(self) -> OwnerThread:
-        """A new one."""
+        """Return a new owner thread."""
         return OwnerThread("device")
 
     def queue(self) -> CpuQueue:
-        """A queue with memory of its own."""
+        """Return a queue with memory of its own."""
         return CpuQueue()
 
     def load(self, plan: ExecutionPlan, shared: SharedBuffers | None = None) -> CpuProgram:
@@ -69,7 +69,7 @@ class CpuDevice(Device):
         return CpuProgram(plan, shared)
 
     def open_queue(self) -> tuple[CpuQueue, OwnerThread]:
-        """A queue with a turn of its own."""
+        """Return a queue with an owner thread of its own."""
         turn = OwnerThread("device")
         queue = CpuQueue()
         weakref.finalize(queue, turn.rest).atexit = False
@@ -77,7 +77,7 @@ class CpuDevice(Device):
 
 
 def flush(moment: Array) -> None:
-    """Zero in place of what is smaller than `TINY`, in parts that stay in the cache."""
+    """Replace elements smaller than `TINY` by zero in place, in parts that stay in the cache."""
     flat = moment.reshape(-1)
     for start in range(0, flat.size, BLOCK):
         part = flat[start : start + BLOCK]
@@ -87,7 +87,7 @@ def flush(moment: Array) -> None:
 
 
 def memory_bytes() -> int:
-    """Physical memory of this machine; 16 GiB where it does not tell."""
+    """Return the physical memory of this machine; 16 GiB where it does not tell."""
     return (physical_bytes() or 16 << 30) // 256 * 256
 
 
@@ -120,8 +120,8 @@ class CpuProgram(Program):
         self._warm_up({b for b, _ in shared.buffers} if shared is not None else set())
 
     def _warm_up(self, shared: set[int]) -> None:
-        """Make the first step like the others: every page of memory is touched, and a plan that costs little runs once,
-        on zeros, for what NumPy and BLAS do at their first call."""
+        """Warm up, so that the first step takes as long as others: touch every page of memory, and run a plan that
+        costs little once, on zeros, for the first calls of NumPy and BLAS."""
         cheap = sum(d.flops for d in self.plan.dispatches) <= CHEAP
         if cheap and not any(d.in_place for d in self.plan.dispatches):
             self.queue.finish("warm-up", self.launches.bounds)
@@ -158,7 +158,7 @@ class CpuProgram(Program):
         self.queue.counters.uploaded(home.nbytes)
 
     def upload_words(self, buffer: int, words: Array) -> None:
-        """Decode them, once and here; of blocks keep them too."""
+        """Decode the words into the buffer, once; keep words of blocks too."""
         home = self._home("upload", buffer)
         if buffer in self.blocks:
             self.blocks[buffer][...] = words
@@ -166,19 +166,19 @@ class CpuProgram(Program):
         self.queue.counters.uploaded(home.nbytes)
 
     def words(self, buffer: int) -> Array:
-        """Those of blocks as they are kept; f16 is exact both ways."""
+        """Return the words of a buffer: of blocks as they are kept, of f16 encoded again, which is exact."""
         home = self._home("download", buffer)
         self.queue.counters.read_back(home.nbytes)
         return self.blocks[buffer].copy() if buffer in self.blocks else encode(home, self._dtype(buffer))
 
     def download(self, buffer: int) -> Array:
-        """A copy of the buffer."""
+        """Return a copy of the buffer."""
         home = self._home("download", buffer)
         self.queue.counters.read_back(home.nbytes)
         return home.astype(self._dtype(buffer).numpy)
 
     def store_copy(self, buffers: Sequence[int], into: dict[int, Array] | None = None) -> dict[int, Array]:
-        """The arrays by buffer."""
+        """Return copies of the arrays by buffer."""
         if into is None:
             return {b: self._home("copy", b).copy() for b in buffers}
         for buffer, data in into.items():
@@ -186,22 +186,22 @@ class CpuProgram(Program):
         return into
 
     def load_copy(self, copy: dict[int, Array]) -> None:
-        """Back into the arrays."""
+        """Write the copies back to the arrays."""
         for buffer, data in copy.items():
             np.copyto(self._home("copy", buffer), data)
 
     def memory_at(self, buffer: int) -> tuple[Array, int]:
-        """The array itself, and its size."""
+        """Return the array itself, and its size."""
         home = self._home("memory", buffer)
         return home, home.nbytes
 
     def bytes_in(self, memory: object) -> int | None:
-        """Those of a writable C-contiguous array of 4-byte elements."""
+        """Return the bytes of a writable C-contiguous array of 4-byte elements; None for any other object."""
         good = isinstance(memory, np.ndarray) and memory.itemsize == 4 and memory.flags.carray
         return memory.nbytes if good else None  # type: ignore[attr-defined]
 
     def rebind(self, buffer: int, memory: Array) -> None:
-        """The calls of the dispatches that read or write it are made anew: they hold the array."""
+        """Bind the buffer to another array: the calls of dispatches that read or write it are made anew."""
         home = self._home("memory", buffer)
         self.arrays[buffer] = memory.reshape(-1)[: home.size].view(home.dtype).reshape(home.shape)
         self.launches, self.update_launches, self.early_launches = (
@@ -235,25 +235,25 @@ class CpuProgram(Program):
         self, scalars: Array | None, whole: bool = True, copies: Sequence[BufferCopy] = (),
         landing: Readback | None = None,
     ) -> None:  # fmt: skip
-        """Forward, backward, update and copies, now."""
+        """Run forward, backward, update and copies, now."""
         self._alive("step")
         self._set("step", scalars)
         if self.window is not None and landing is None:
             self._timed(whole)
         else:
-            self.queue.submit("step", (self.launches, self._update_part(whole), *self._moved(copies)), landing)
+            self.queue.submit("step", (self.launches, self._update_part(whole), *self._copy_items(copies)), landing)
             if copies:
                 self.counters.landed(copies)
             self._flush(whole)
         self._count(landing is None)
 
     def step_in_parts(self, scalars: Array | None, parts: Sequence[StepPart]) -> Iterator[None]:
-        """Each part now."""
+        """Run each part now."""
         self._alive("step")
         self._set("step", scalars)
         bounds, at = [*self.launches.bounds, *self.early_launches.bounds], 0
         for part in parts:
-            self.queue.submit("step", [*bounds[at : part.stop], *self._moved(part.copies)], part.landing)
+            self.queue.submit("step", [*bounds[at : part.stop], *self._copy_items(part.copies)], part.landing)
             self.counters.landed(part.copies)
             at = part.stop
             yield
@@ -261,31 +261,31 @@ class CpuProgram(Program):
         self._count()
 
     def copy(self, copies: Sequence[BufferCopy], landing: Readback) -> None:
-        """Some copies, now."""
+        """Run some copies, now."""
         self._alive("copy")
-        self.queue.submit("copy", self._moved(copies), landing)
+        self.queue.submit("copy", self._copy_items(copies), landing)
         self.counters.landed(copies)
 
-    def _moved(self, copies: Sequence[BufferCopy]) -> Sequence[Copy]:
-        """The copies between arrays."""
+    def _copy_items(self, copies: Sequence[BufferCopy]) -> Sequence[Copy]:
+        """Return the copies between arrays."""
         return [Copy(self.arrays[c.source], c.start, self._target(c), c.at, c.nbytes) for c in copies]
 
     def _target(self, copy: BufferCopy) -> Array | Readback:
         return copy.target if isinstance(copy.target, Readback) else self.arrays[copy.target]
 
     def dispatch_under_way(self) -> int:
-        """As its queue knows."""
+        """Return the running dispatch, as the queue knows it."""
         return self.queue.dispatch_under_way()
 
     def run(self, start: int, stop: int, scalars: Array | None = None) -> None:
-        """Some dispatches, now."""
+        """Run some dispatches, now."""
         self._alive("run")
         if scalars is not None:
             self._set("run", scalars)
         self.queue.finish("run", [*self.launches.bounds, *self.update_launches.bounds][start:stop])
 
     def end_step(self, scalars: Array | None, whole: bool = True, done: int = 0) -> None:
-        """Run what is left of the update, and count the step."""
+        """Run the rest of the update, and count the step."""
         self._alive("step")
         self._set("step", scalars)
         self.queue.submit("step", self._update_part(whole).bounds[done:])
@@ -294,20 +294,20 @@ class CpuProgram(Program):
         self._count()
 
     def update_only(self, scalars: Array, start: int = 0) -> None:
-        """The update with the gradients of the last step, but its first `start` dispatches."""
+        """Run the update with the gradients of the last step, without its first `start` dispatches."""
         self._alive("update")
         self._set("update", scalars)
         self.queue.submit("update", self.update_launches.bounds[start:] if start else (self.update_launches,))
         self._flush(True)
 
     def profile(self, window: tuple[int, int] | None) -> str:
-        """By the clock of this machine."""
+        """Time the window by the clock of this machine."""
         self._alive("profile")
         self.window = window
         return ""
 
     def timings(self) -> list[tuple[int, float]]:
-        """Of the last step that was timed."""
+        """Return the times of the last step that was timed."""
         return list(self.times)
 
     def _set(self, where: str, scalars: Array | None) -> None:
@@ -332,7 +332,7 @@ class CpuProgram(Program):
                 flush(moment)
 
     def _timed(self, whole: bool) -> None:
-        """A step that looks at the clock after each dispatch of the window."""
+        """Run a step that reads the clock after each dispatch of the window."""
         assert self.window is not None  # the caller looked
         bounds = [*self.launches.bounds, *self._update_part(whole).bounds]
         start, stop = self.window[0], min(self.window[1], len(bounds))
@@ -351,19 +351,19 @@ class CpuProgram(Program):
             self.readable.append((counters.forwards, float(self.loss[0])))
 
     def losses(self, wait: bool) -> list[tuple[int, float]]:
-        """All losses since the last call."""
+        """Return all losses since the last call."""
         self._alive("losses")
         found = list(self.readable)
         self.readable.clear()
         return found
 
     def wait(self) -> None:
-        """Nothing is ever in flight."""
+        """Return at once: nothing is ever in flight."""
         self._alive("wait")
         self.queue.wait()
 
     def poison(self) -> None:
-        """NaN in every slot of intermediates."""
+        """Fill every slot of intermediates with NaN."""
         self._alive("poison")
         pinned = {self.plan.memory.slot_of[b] for b in self.plan.memory.pinned}
         for slot, data in enumerate(self.slots):
@@ -371,7 +371,7 @@ class CpuProgram(Program):
                 data.view(np.float32)[...] = np.nan
 
     def close(self) -> None:
-        """Forget everything."""
+        """Drop calls and arrays."""
         self.open = False
         self._rest()
         self.slots, self.arrays = [], {}
@@ -392,7 +392,7 @@ class CpuProgram(Program):
 
 
 def _turn(plan: ExecutionPlan, shared: SharedBuffers | None) -> OwnerThread:
-    """A turn of its own; that of the program whose parameters it shares where one of the two trains them."""
+    """Return a new owner thread; or that of the program whose parameters it shares, if one of the two trains them."""
     other = None if shared is None else shared.program
     if other is not None and "training" in (plan.mode, other.plan.mode):
         return other.turn
@@ -400,7 +400,7 @@ def _turn(plan: ExecutionPlan, shared: SharedBuffers | None) -> OwnerThread:
 
 
 def _slots(plan: ExecutionPlan, shared: SharedBuffers | None) -> list[Array]:
-    """One array per slot, zeroed; that of a shared buffer, which is pinned and so alone in its slot, is the other's."""
+    """Return one zeroed array per slot; for a shared buffer, which is pinned and so alone in it, the other's."""
     taken: dict[int, Array] = {}
     if shared is not None:
         assert isinstance(shared.program, CpuProgram)  # of the same device, says `Device.load`
@@ -415,7 +415,7 @@ def _slots(plan: ExecutionPlan, shared: SharedBuffers | None) -> list[Array]:
 
 
 def _blocks(plan: ExecutionPlan, shared: SharedBuffers | None) -> dict[int, Array]:
-    """The words of every buffer of blocks, beside the values in its slot."""
+    """Return the words of every buffer of blocks, which are kept beside the values in its slot."""
     blocks = {b.id: zeros((b.nbytes // 4,), np.uint32) for b in plan.buffers if b.dtype.in_blocks}
     for b, other in shared.buffers if shared is not None else ():
         if b in blocks:

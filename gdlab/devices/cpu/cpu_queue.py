@@ -47,16 +47,16 @@ DECODED_BYTES = 1 << 30  # of tensors in a storage dtype, as f32
 
 
 class _Errstate:
-    """Run functions while NumPy says nothing of overflow, NaN and division by zero."""
+    """A context for functions in which NumPy does not warn of overflow, NaN and division by zero."""
 
     def run(self, function: Callable[..., object], *args: Any) -> object:
-        """Call it."""
+        """Call the function."""
         with np.errstate(all="ignore"):
             return function(*args)
 
 
 def _quiet() -> Context | _Errstate:
-    """Return a context in which NumPy says nothing. NumPy 2 keeps its error state in the context: to enter one takes a
+    """Return a context in which NumPy does not warn. NumPy 2 keeps its error state in the context: to enter one takes a
     tenth of `with np.errstate`, which was 0.85 of the 13 µs of a small op (2 cores, 2026-11-23)."""
     if np.lib.NumpyVersion(np.__version__) < "2.0.0":
         return _Errstate()
@@ -66,7 +66,7 @@ def _quiet() -> Context | _Errstate:
 
 
 class CpuRecorded(Recorded):
-    """Dispatches as one list of calls."""
+    """A list of dispatches as one list of calls."""
 
     def __init__(self, bounds: Sequence[Bound]) -> None:
         self.bounds, self.whole, self.count = tuple(bounds), True, len(bounds)
@@ -74,12 +74,12 @@ class CpuRecorded(Recorded):
         self.workgroups = sum(workgroups(bound.dispatch) for bound in bounds)
 
     def dispatch_at(self, calls: int) -> int:
-        """Return the dispatch that is under way when so many calls were begun."""
+        """Return the dispatch that runs when this number of calls has begun."""
         return bisect_left(list(accumulate(len(bound.run) for bound in self.bounds)), calls)
 
 
 class CpuReadback(Readback):
-    """An array of bytes."""
+    """A readback as an array of bytes."""
 
     def __init__(self, pool: Pool[Array], nbytes: int) -> None:
         self._pool, self.nbytes = pool, nbytes
@@ -89,11 +89,11 @@ class CpuReadback(Readback):
 
     @property
     def ready(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     def wait(self) -> None:
-        """Nothing is ever under way."""
+        """Return at once: nothing is ever in flight."""
 
     def view(self) -> memoryview:
         """Return the bytes."""
@@ -105,14 +105,14 @@ class CpuReadback(Readback):
         return int(self.array.__array_interface__["data"][0])
 
     def release(self) -> None:
-        """Give the array back; idempotent."""
+        """Release the array; idempotent."""
         if self._open:
             self._open = False
             self._pool.give(self._size, self._number, self.array)
 
 
 class CpuQueue(Queue):
-    """Work of one program or door with NumPy. `scalars`: the per-step numbers by name; `stamps`: seconds by index."""
+    """A queue of NumPy calls. `scalars`: the per-step numbers by name; `stamps`: seconds by index."""
 
     def __init__(self, depth: int = IN_FLIGHT, counters: QueueCounters | None = None) -> None:
         self.depth, self.counters = depth, QueueCounters() if counters is None else counters
@@ -129,7 +129,7 @@ class CpuQueue(Queue):
 
     # memory -----------------------------------------------------------------------------------------------------------
     def make(self, nbytes: int, name: str = "") -> Array:
-        """An array of u32 of the pool."""
+        """Return an array of u32 of the pool."""
         size = size_class(nbytes)
         number, memory = self._pool.take(size)
         self._numbers[id(memory)] = size, number
@@ -141,21 +141,21 @@ class CpuQueue(Queue):
         return made
 
     def release(self, memory: Array) -> bool:
-        """Back to the pool."""
+        """Release memory to the pool."""
         known = self._numbers.pop(id(memory), None)
         return known is not None and self._pool.give(*known, memory)
 
     @property
     def free_bytes(self) -> int:
-        """Of the pool."""
+        """Free bytes of the pool."""
         return self._pool.free_bytes
 
     def collect(self) -> int:
-        """Of the pool."""
+        """Drop the free memory of the pool."""
         return self._pool.clear()
 
     def readback(self, nbytes: int) -> CpuReadback:
-        """An array of the pool."""
+        """Return an array of the pool as a readback."""
         return CpuReadback(self._pool, nbytes)
 
     def write(self, where: str, memory: Array, data: Any, start: int = 0) -> None:
@@ -178,18 +178,18 @@ class CpuQueue(Queue):
         return Bound(dispatch, steps_of(dispatch, arrays, self.scratch, scalars))
 
     def _rule_scalars(self, where: str, rule: str) -> dict[str, Array]:
-        """The per-step numbers by the names that a rule gives them, and those that are made of them once a step."""
+        """Return the per-step numbers by the names that a rule gives them, and those computed from them once a step."""
         if rule not in self.rules:
             own, shared = rule_scalars(rule_of(where, rule), self.numbers)
             self.rules[rule] = self.scalars | own, shared
         return self.rules[rule][0]
 
     def recorded(self, bounds: Sequence[Bound]) -> CpuRecorded:
-        """As one list of calls."""
+        """Join dispatches to one list of calls."""
         return CpuRecorded(bounds)
 
     def set_scalars(self, where: str, numbers: Array) -> None:
-        """Copy them, and make the numbers that rules share among their parameters."""
+        """Copy the numbers, and compute those that rules share among their parameters."""
         self.numbers[: len(numbers)] = numbers
         with np.errstate(all="ignore"):
             for _, shared in self.rules.values():
@@ -200,7 +200,7 @@ class CpuQueue(Queue):
     def submit(
         self, where: str, items: Sequence[Item], readback: Readback | None = None, cuts: Sequence[int] | None = None
     ) -> None:
-        """Run everything now."""
+        """Run all items now."""
         if self._pid != os.getpid():  # a context that another thread was in when the process was forked stays entered
             self._quiet, self._pid = _quiet(), os.getpid()
         self._quiet.run(self._run_all, items)
@@ -222,34 +222,34 @@ class CpuQueue(Queue):
                 self._count(item)
 
     def dispatch_under_way(self) -> int:
-        """Return how many dispatches of the work that was submitted last have ended; from any thread. The list's own
+        """Return the number of ended dispatches of the last submission; callable from any thread. The list's own
         iterator tells, so a step does not count its calls."""
         before, item, calls = self._running
         return before if item is None else before + item.dispatch_at(len(item.calls) - length_hint(calls))
 
     def finish(self, where: str, items: Sequence[Item]) -> None:
-        """Run the items; counts nothing."""
+        """Run the items, without counting them."""
         with np.errstate(all="ignore"):
             for item in items:
                 self._run(item)
 
     def rehearse(self, where: str, items: Sequence[Item]) -> None:
-        """Nothing is refused: calls were made when dispatches were bound."""
+        """Accept all items: their calls were made when dispatches were bound."""
 
     def wait(self) -> None:
-        """Nothing is ever in flight."""
+        """Return at once: nothing is ever in flight."""
         self.counters.waits += 1
 
     def check_stamps(self, where: str, dispatches: int) -> None:
-        """Any number is timed, by the clock."""
+        """Accept any number: dispatches are timed by the clock."""
         self.stamps.clear()
 
     def stamps_into(self, dispatches: int, into: Readback, at: int) -> list[Any]:
-        """Return none: stamps are kept beside the work."""
+        """Return no items: stamps are kept beside the work."""
         return []
 
     def stamped_seconds(self, dispatches: int, data: memoryview) -> list[tuple[float, float]]:
-        """Of the last submission with stamps."""
+        """Return the times of the last submission with stamps."""
         return [(self.stamps[2 * k], self.stamps[2 * k + 1]) for k in range(dispatches)]
 
     def _run(self, item: Item) -> None:
@@ -274,8 +274,8 @@ class CpuQueue(Queue):
 
     # storage dtypes ---------------------------------------------------------------------------------------------------
     def decoded(self, key: Hashable, shape: Shape) -> Array:
-        """Return the array that the elements of a tensor in a storage dtype are decoded into by `Decode` items of this
-        key. It is kept, with those of others up to `DECODED_BYTES`, for whoever reads the tensor next."""
+        """Return the array that `Decode` items of this key fill with the elements of a tensor in a storage dtype. It is
+        kept, with those of others up to `DECODED_BYTES`, for whoever reads the tensor next."""
         held = self._decoded.get(key)
         if held is None:
             held = _Decoded(zeros(shape, np.float32))
@@ -320,7 +320,7 @@ def decode_into(array: Array, item: Decode) -> None:
 
 
 def workgroups(dispatch: Dispatch) -> int:
-    """Return how many workgroups a dispatch has (on cpu: would have)."""
+    """Return the number of workgroups that a dispatch has (on cpu: would have)."""
     x, y, z = dispatch.workgroups
     return x * y * z
 

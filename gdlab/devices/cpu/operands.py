@@ -1,4 +1,4 @@
-"""See the operands of a dispatch as arrays that broadcast by NumPy's rule over what it computes."""
+"""View the operands of a dispatch as arrays that broadcast by NumPy's rule over its result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gdlab.plan.dispatch import Operand
 
 
 def domain(size: int, operands: Sequence[Operand]) -> Shape:
-    """The axes over which every row and column operand broadcasts by NumPy's rule; (size,) where there are none."""
+    """Return axes over which every row and column operand broadcasts by NumPy's rule; (size,) where there are none."""
     extents = sorted({o.extent for o in operands if o.access in ("row", "column")} - {1, size})
     axes, inner = [], 1
     for extent in extents:
@@ -25,7 +25,7 @@ def domain(size: int, operands: Sequence[Operand]) -> Shape:
 
 
 def viewed(data: Array, operand: Operand, size: int, shape: Shape) -> tuple[Array, list[NumpyCall]]:
-    """`data` as an array that broadcasts over `shape`, and the calls that prepare it (none where a view does)."""
+    """Return `data` as an array that broadcasts over `shape`, and the calls that prepare it (none for a view)."""
     flat = data.reshape(-1)
     match operand.access:
         case "full":
@@ -45,7 +45,7 @@ def viewed(data: Array, operand: Operand, size: int, shape: Shape) -> tuple[Arra
 
 
 def _lined_up(flat: Array, extent: int, size: int, shape: Shape, access: str) -> Array | None:
-    """The axes of `shape` whose product is `extent` (row) or the rest (column) bear the elements, the others 1."""
+    """Reshape a row or column to axes of `shape`: extent 1 but for those with product `extent` (row), or the others."""
     inner, axis = 1, len(shape)
     while inner < extent and axis > 0:
         axis -= 1

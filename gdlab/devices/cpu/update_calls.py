@@ -19,8 +19,8 @@ __all__ = ["BLOCK", "rule_scalars", "update"]
 
 
 def rule_scalars(rule: UpdateRule, numbers: Array) -> tuple[dict[str, Array], list[NumpyCall]]:
-    """The scalars of a rule as arrays without axes (`numbers`: the scalar buffer) and its shared numbers, and the calls
-    that compute these once a step."""
+    """Return the scalars of a rule as arrays without axes (`numbers`: the scalar buffer), its shared numbers, and the
+    calls that compute these once a step."""
     scalars = {name: numbers[i : i + 1].reshape(()) for name, i in scalar_places(rule.scalars).items()}
     calls: list[NumpyCall] = []
     for name, (function, *sources) in rule.shared.items():
@@ -31,7 +31,7 @@ def rule_scalars(rule: UpdateRule, numbers: Array) -> tuple[dict[str, Array], li
 
 
 def update(builder: NumpyKernelBuilder) -> None:
-    """The calls of all parameters of a dispatch, one after the other."""
+    """Append the calls of all parameters of a dispatch, one after the other."""
     core = builder.d.update
     assert core is not None  # the table asks by kernel
     rule = rule_of(f"dispatch {builder.d.index}", core.rule)
@@ -47,7 +47,7 @@ def update(builder: NumpyKernelBuilder) -> None:
 
 
 class ParameterCalls:
-    """The calls of one stretch of a parameter (an `UpdateBuilder`)."""
+    """The builder of the calls of one stretch of a parameter (an `UpdateBuilder`)."""
 
     def __init__(
         self, builder: NumpyKernelBuilder, rule: UpdateRule, p: ParameterUpdate, start: int, stretch: Stretch
@@ -67,12 +67,12 @@ class ParameterCalls:
         return self.builder.temporary(shape)
 
     def like(self, temporary: Array, block: Array) -> Array:
-        """A part of a temporary of `BLOCK` elements, shaped like a block where that is no larger."""
+        """Return a part of a temporary of `BLOCK` elements, in the shape of a block where that is no larger."""
         return temporary[: block.size].reshape(block.shape) if block.size <= BLOCK else self.temporary(block.shape)
 
     def blocks(self) -> Iterator[tuple[Array, ...]]:
-        """Yield moved arrays, gradient and a temporary: whole, or in parts that stay in the cache while all calls
-        of one part run (Adam on 8 million numbers: 24 ms whole, 14 ms in parts; Xeon 2.5 GHz, 2026-11-21)."""
+        """Yield moved arrays, gradient and a temporary: whole, or in parts that stay in the cache while all calls of
+        one part run (Adam on 8 million numbers: 24 ms whole, 14 ms in parts; Xeon 2.5 GHz, 2026-11-21)."""
         gradient = () if self.p.gradient is None else (self.p.gradient,)
         arrays = [self._range(self.builder.arrays[b]) for b in (*self.p.touched, *gradient)]
         size = arrays[0].size
@@ -85,13 +85,13 @@ class ParameterCalls:
             yield *part, temporary[: len(part[0])]
 
     def _range(self, whole: Array) -> Array:
-        """All of an array in the shape of the parameter, or a range of its columns or rows, as a view."""
+        """Return all of an array in the shape of the parameter, or a range of its columns or rows, as a view."""
         if len(self.p.stretches) == 1:
             return whole.reshape(self.p.type.shape)
         return whole.reshape(-1, self.p.period)[:, self.start : self.stretch.stop]
 
     def clipped(self, gradient: Array, into: Array) -> Array:
-        """The gradient; times the factor that clips it (in `into`) where there is one."""
+        """Return the gradient, times the factor that clips it (in `into`) where there is one."""
         if self.stretch.clip is None:
             return gradient
         factor = self.builder.arrays[self.stretch.clip].reshape(())
@@ -99,7 +99,7 @@ class ParameterCalls:
         return into
 
     def rate(self) -> Array:
-        """The rate of this parameter: the step's own number where the factor is 1."""
+        """Return the learning rate of this parameter: the step's own number where the factor is 1."""
         if self.factor == 1:
             return self.scalars["lr"]
         rate = self.temporary(())
@@ -108,7 +108,7 @@ class ParameterCalls:
 
 
 def _formed(calls: ParameterCalls, rule: UpdateRule) -> None:
-    """The calls of a rule's form: all results in temporaries, then each in its place."""
+    """Append the calls of a rule's form: all results in temporaries first, then copied to their places."""
     form, builder = traced(rule), calls.builder
     numbers = [calls.rate(), *(calls.scalars[name] for name in rule.scalars[1:])]
     for *held, gradient, t in calls.blocks():

@@ -1,4 +1,4 @@
-"""Tell once a second how far compiling and warming up have come: `logging`, "gdlab.devices", level INFO."""
+"""Log once a second the progress of compiling and warming up: `logging`, "gdlab.devices", level INFO."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ T = TypeVar("T")
 EVERY_SECONDS = 1.0
 
 
-def told(what: str, items: Sequence[T]) -> Iterator[T]:
-    """The items; work on them that takes longer than a second says `{what}: 12 of 40`, and at its end how long."""
+def logged_progress(what: str, items: Sequence[T]) -> Iterator[T]:
+    """Yield the items; work on them of more than a second logs `{what}: 12 of 40`, and at its end its time."""
     began = last = time.monotonic()
     for done, item in enumerate(items):
         now = time.monotonic()

@@ -34,7 +34,7 @@ _SECONDS = 30.0  # for the compiler
 
 
 class RecordedRows(list[Row]):
-    """Rows that are recorded again and again, and the same as a table for the C loop."""
+    """Rows of dispatches that are recorded again and again, also as a table for the C loop."""
 
     __slots__ = ("address", "table")
 
@@ -50,8 +50,8 @@ class RecordedRows(list[Row]):
 def record_pass(
     gpu: Gpu, rows: Sequence[Row], encoder: Any, start: int = 0, stop: int | None = None, described: Any = None
 ) -> None:
-    """One compute pass over rows start … stop − 1 (all of them): nothing but raw calls. `described`: a pass descriptor
-    of ours."""
+    """Record one compute pass over rows start … stop − 1 (all by default), by raw calls alone. `described`: a pass
+    descriptor of ours."""
     raw, stop = gpu.raw, len(rows) if stop is None else stop
     one_pass = raw.CommandEncoderBeginComputePass(encoder, described or gpu.null)
     in_c = loop()
@@ -87,7 +87,7 @@ def _functions(gpu: Gpu) -> tuple[int, ...]:
 # the C loop -----------------------------------------------------------------------------------------------------------
 @cache
 def loop() -> Loop | None:
-    """`gdlab_record` of `loop.c`; None where there is no compiler, or nowhere to put what it makes."""
+    """Return `gdlab_record` of `loop.c`; None where there is no compiler, or no folder for its output."""
     compiler = shutil.which("cc") if sys.platform == "linux" else None  # elsewhere a missing one may open a window
     with contextlib.suppress(OSError, RuntimeError, subprocess.SubprocessError):
         if compiler is not None:
@@ -99,7 +99,7 @@ def loop() -> Loop | None:
 
 
 def _compiled(compiler: str) -> Path:
-    """The library, compiled now unless it is there; others may do the same at the same time."""
+    """Return the library, compiled now unless it exists; other processes may compile it at the same time."""
     source = Path(__file__).with_name("loop.c")
     digest = hashlib.sha256(source.read_bytes() + platform.machine().encode()).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdlab"

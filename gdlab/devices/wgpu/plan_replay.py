@@ -33,7 +33,7 @@ from gdlab.devices.base import (
     StepPart,
 )
 from gdlab.devices.fit import Place, check_memory, check_plan, check_update, plan_places, state_places, tenants
-from gdlab.devices.wgpu.compile_progress import told
+from gdlab.devices.wgpu.compile_progress import logged_progress
 from gdlab.devices.wgpu.readback import WgpuReadback
 from gdlab.devices.wgpu.stamps import MOST, Stamps
 from gdlab.devices.wgpu.wgpu_queue import WgpuQueue, WgpuRecorded
@@ -56,8 +56,8 @@ def _upload_bytes(call: StepCall) -> int:
 
 
 class WgpuProgram(Program):
-    """A plan on an adapter. `launches` and `update_launches` are what a step walks; `places` says where every tensor
-    lies, `memory` what lies at each home."""
+    """A plan loaded on an adapter. `launches` and `update_launches` are what a step walks; `places` says where every
+    tensor lies, `memory` what lies at each home."""
 
     queue: WgpuQueue
 
@@ -71,7 +71,7 @@ class WgpuProgram(Program):
             check_memory(plan.memory.physical_bytes, plan.buffers, gpu.free_bytes())
         self.queue = WgpuQueue(gpu)
         self.places = plan_places(plan)
-        taken = self._taken(shared)
+        taken = self._shared_memory(shared)
         self.memory = taken | {
             ("slot", i): self._buffer(slot.nbytes, tenants(plan, slot.tenants))
             for i, slot in enumerate(plan.memory.slots)
@@ -97,7 +97,7 @@ class WgpuProgram(Program):
     def _launches(
         self, what: str, dispatches: Sequence[Dispatch], places: Mapping[int, Place], memory: Mapping[Home, Any]
     ) -> list[Bound]:
-        made = enumerate(told(f"compile, {what}", dispatches))
+        made = enumerate(logged_progress(f"compile, {what}", dispatches))
         return [self._launch(f"{what} {n} ({d.label})", d, places, memory) for n, d in made]
 
     def _launch(
@@ -106,8 +106,8 @@ class WgpuProgram(Program):
         regions = {b: Region(memory[places[b].home], 0, places[b].bound) for b, _ in dispatch.bindings}
         return self.queue.bind(where, dispatch, self.plan.target, regions)
 
-    def _taken(self, shared: SharedBuffers | None) -> dict[tuple[str, int], Any]:
-        """The device buffers that belong to another program as well, by their place in this one."""
+    def _shared_memory(self, shared: SharedBuffers | None) -> dict[tuple[str, int], Any]:
+        """Return the device buffers that are shared with another program, by their place in this one."""
         if shared is None:
             return {}
         there = shared.program
@@ -116,7 +116,7 @@ class WgpuProgram(Program):
 
     def _warm_up(self, taken: Container[Home]) -> None:
         """Run one workgroup of every new kernel (drivers compile at first use), then zero (so touch) every buffer."""
-        for launch in told("warm-up", self.launches):
+        for launch in logged_progress("warm-up", self.launches):
             kept = launch.dispatch.in_place and taken  # a cache that belongs to another program as well
             self._run_cold([launch], self._on_scratch if kept else lambda launch: launch)
         clears = [Clear(buffer) for home, buffer in self.memory.items() if home not in taken]
@@ -135,7 +135,7 @@ class WgpuProgram(Program):
                 self.gpu.warm.add(pipeline)
 
     def _on_scratch(self, launch: Bound) -> Bound:
-        """The kernel on memory of nobody: an update must not run on the parameters before its time."""
+        """Return the launch on scratch memory: the warm-up of an update must not change the parameters."""
         pipeline, _, regions = launch.keep
         scratch = tuple(Region(self.gpu.buffer(r.nbytes), 0, r.nbytes) for r in regions)
         group = self.gpu.group("warm-up", pipeline, scratch)
@@ -172,7 +172,7 @@ class WgpuProgram(Program):
     ) -> None:  # fmt: skip
         if landing is None and not copies:
             return self._step(self._whole(whole), scalars, self.stamps)
-        moved = self._moved(copies)
+        moved = self._copy_items(copies)
         self._step(self._whole(whole), scalars, None, moved, landing)
         self.counters.landed(copies)
 
@@ -184,7 +184,7 @@ class WgpuProgram(Program):
             self.queue.set_scalars(where, scalars)
         at, under_way = 0, deque[Readback]()
         for part in parts:
-            items: list[Item] = [RecordedPart(dispatches, at, part.stop), *self._moved(part.copies)]
+            items: list[Item] = [RecordedPart(dispatches, at, part.stop), *self._copy_items(part.copies)]
             self.queue.submit(where, items, part.landing)
             self.counters.landed(part.copies)
             at = part.stop
@@ -202,7 +202,7 @@ class WgpuProgram(Program):
     def copy(self, copies: Sequence[BufferCopy], landing: Readback) -> None:
         self._alive("copy")
         assert isinstance(landing, WgpuReadback)  # of this program's queue
-        moved = self._moved(copies)
+        moved = self._copy_items(copies)
         marker = Copy(self._marker, 0, landing, landing.nbytes - 4, 4)  # it lands though there is nothing to copy
         self.queue.submit("copy", moved or (marker,), landing)
         self.counters.landed(copies)
@@ -238,12 +238,12 @@ class WgpuProgram(Program):
                 items += [*prepared[k], self._whole(call.whole)]
                 if landing is None:
                     items.append(Copy(self._marker, 0, readback, 4 * k, 4))
-                items += self._moved(call.copies)
+                items += self._copy_items(call.copies)
             if landing is None:
                 self._send(where, items, readback, ())
             else:
                 self.queue.submit(where, items, readback, ())
-        finally:  # what was submitted runs before the next write to this memory
+        finally:  # submitted work runs before the next write to this memory
             for memory in lent:
                 self.queue.release(memory)
         self.queue.scalars_are(calls[-1].scalars)
@@ -255,13 +255,13 @@ class WgpuProgram(Program):
         self.counters.forwards += len(calls)
 
     def _lend(self, where: str, data: Array) -> Any:
-        """Memory with the data of an input, for a copy."""
+        """Return memory with the data of an input, as the source of a copy."""
         memory = self.queue.make(data.nbytes)
         self.queue.write(where, memory, np.ascontiguousarray(data))
         return memory
 
-    def _moved(self, copies: Sequence[BufferCopy]) -> list[Copy]:
-        """The copies between the memories of buffers."""
+    def _copy_items(self, copies: Sequence[BufferCopy]) -> list[Copy]:
+        """Return the copies between the memories of buffers."""
         return [Copy(self._memory_of(c.source), c.start, self._target(c), c.at, c.nbytes) for c in copies]
 
     def _target(self, copy: BufferCopy) -> Any:
@@ -291,7 +291,7 @@ class WgpuProgram(Program):
         return self.update_launches if whole else self.update_launches[: self.update.early]
 
     def _whole(self, whole: bool) -> WgpuRecorded:
-        """All dispatches of a step, made ready once."""
+        """Return all dispatches of a step, prepared once."""
         held = self.joined.get(whole)
         if held is None or held[0] is not self.launches or held[1] is not self.update_launches:
             recorded = self.queue.recorded(self.launches + self._update_part(whole))
@@ -306,8 +306,8 @@ class WgpuProgram(Program):
         self, where: str, list: WgpuRecorded | RecordedPart, scalars: Array | None, loss_of: int | None,
         stamps: Stamps | None, moved: Sequence[Copy] = (), landing: Readback | None = None,
     ) -> None:  # fmt: skip
-        """Submit dispatches, then copies, and without a landing that of four bytes of the loss (of anything, if none),
-        which tells the end."""
+        """Submit dispatches, then copies, and without a landing a copy of four bytes (the loss, or any if there is
+        none), whose end is the step's."""
         self._check(where, scalars)
         self._harvest(False)
         if scalars is not None:
@@ -329,7 +329,7 @@ class WgpuProgram(Program):
 
     @property
     def _marker(self) -> Any:
-        """Memory whose first four bytes are copied when a step has ended: the loss, or anything."""
+        """Memory whose first four bytes are copied when a step has ended: the loss, or any other."""
         return self.queue.scalars if self.plan.loss_buffer is None else self._memory_of(self.plan.loss_buffer)
 
     def _send(
@@ -344,7 +344,7 @@ class WgpuProgram(Program):
     def _submit_timed(
         self, where: str, list: WgpuRecorded | RecordedPart, marker: Any, losses: range, stamps: Stamps
     ) -> None:
-        """As before, with stamps, and waited for: there is one set of them."""
+        """Submit as `_submit` does, with stamps, and wait: there is one set of them."""
         self.queue.stamps, readback = stamps, self.queue.readback(8 * (2 * MOST + 2))
         loss = self.queue.readback(4)
         items = [*stamps.items(list.bounds, readback), Copy(marker, 0, loss, 0, 4)]
@@ -372,7 +372,7 @@ class WgpuProgram(Program):
         return list(self.times)
 
     def _harvest(self, wait: bool) -> None:
-        """Take the losses of the steps that have ended; `wait`: of all."""
+        """Take the losses of the steps that have ended; `wait`: of all submitted steps."""
         while self.losses_under_way and (wait or self.losses_under_way[0][1].ready):
             steps, readback = self.losses_under_way.popleft()
             try:

@@ -1,4 +1,4 @@
-"""Read what an adapter computed: buffers that are mapped once the work that fills them has run."""
+"""Read results of an adapter: buffers that are mapped once the work that fills them has run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PATIENCE_SECONDS = 5.0  # between the end of a submission and the news of it
 
 
 class Mapped:
-    """A buffer to read results through; `status` is 0 until the map that was asked for last has ended. `maps` counts
-    those that were asked for: the end of an earlier one says nothing of a later one."""
+    """A buffer to read results through; `status` is 0 until the last requested map has ended. `maps` counts those that
+    were asked for: the end of an earlier one says nothing of a later one."""
 
     numbers = itertools.count(1)
 
@@ -37,7 +37,7 @@ class Mapped:
         self.info.userdata1 = gpu.ffi.cast("void *", self.number)
 
     def map(self, where: str, nbytes: int) -> None:
-        """Ask for the first bytes."""
+        """Request a map of the first `nbytes` bytes."""
         gpu = self.gpu
         self.status, self.maps = 0, self.maps + 1
         self.info.userdata2 = gpu.ffi.cast("void *", self.maps)
@@ -45,7 +45,7 @@ class Mapped:
             gpu.raw.BufferMapAsync(self.handle, gpu.lib.WGPUMapMode_Read, 0, nbytes, self.info[0])
 
     def ended(self, map: int, status: int) -> None:
-        """Note the end of the map of this number."""
+        """Record the end of the map of this number."""
         if map == self.maps:
             self.status = status
 
@@ -60,7 +60,7 @@ class WgpuReadback(Readback):
         self.where, self.submission, self._data = "", -1, None
 
     def request(self, where: str, submission: int) -> None:
-        """Ask for the bytes; call it after the submission that fills them."""
+        """Request the bytes; call it after the submission that fills them."""
         self.where, self.submission = where, submission
         self.mapped.map(where, -(-self.nbytes // 4) * 4)
 
@@ -106,13 +106,13 @@ class WgpuReadback(Readback):
         return self._data
 
     def take(self, into: memoryview) -> None:
-        """Wait, copy the bytes and give the memory back."""
+        """Wait, copy the bytes and release the memory."""
         self.wait()
         into[:] = self.view()[: len(into)]
         self.release()
 
     def release(self) -> None:
-        """Unmap, and give the memory back, unless its map is under way: then nobody else may use it; idempotent."""
+        """Unmap, and release the memory, unless its map is under way: then nobody else may use it; idempotent."""
         if self.submission == RELEASED:
             return
         asked, self.submission, self._data = self.submission >= 0, RELEASED, None

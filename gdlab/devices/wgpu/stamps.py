@@ -25,7 +25,7 @@ Transfer = Callable[[Any, Any], None]
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Make the first `count` stamps readable in `Stamps.resolved`."""
+    """An item that makes the first `count` stamps readable in `Stamps.resolved`."""
 
     count: int
 
@@ -45,7 +45,7 @@ class Stamps:
         return self.count + 1 if self.gpu.stamps_inside else 2 * self.count
 
     def items(self, bounds: Sequence[Bound], into: Readback) -> list[Any]:
-        """Return the dispatches with stamps around those of the window, and what copies the stamps to a readback."""
+        """Return the dispatches with stamps around those of the window, and items that copy these to a readback."""
         start, stop = self.window[0], min(self.window[1], len(bounds))
         self.count = max(0, stop - start)
         if not self.count:
@@ -57,13 +57,13 @@ class Stamps:
         return [*found, *bounds[stop:], Resolve(self.number), Copy(self.resolved, 0, into, 0, 8 * self.number)]
 
     def pairs(self, count: int, data: memoryview) -> list[tuple[float, float]]:
-        """Begin and end of each of `count` dispatches in seconds, from the bytes of stamps 2k and 2k + 1."""
+        """Return begin and end of each of `count` dispatches in seconds, from the bytes of stamps 2k and 2k + 1."""
         ticks = np.frombuffer(data, np.uint64, 2 * count)
         seconds = (ticks - ticks.min(initial=ticks[0] if count else 0)).astype(np.float64) * self.gpu.stamp_seconds()
         return [(float(a), float(b)) for a, b in zip(seconds[::2], seconds[1::2], strict=True)]
 
     def encode(self, items: Sequence[Item | Resolve], encoder: Any, transfer: Transfer) -> None:
-        """Record items among which are stamps; `transfer` records what is neither stamp nor dispatch."""
+        """Record items that include stamps; `transfer` records those that are neither stamp nor dispatch."""
         runs = list[list[Any]]([[]])
         for item in items:
             if isinstance(item, (Bound, Stamp)):
@@ -83,7 +83,7 @@ class Stamps:
             (self._inside if self.gpu.stamps_inside else self._passes)(items, encoder)
 
     def _inside(self, items: Sequence[Any], encoder: Any) -> None:
-        """One pass, with stamps between its dispatches."""
+        """Record one pass, with stamps between its dispatches."""
         raw, gpu = self.gpu.raw, self.gpu
         one_pass = raw.CommandEncoderBeginComputePass(encoder, gpu.null)
         for item in items:
@@ -98,8 +98,7 @@ class Stamps:
         raw.ComputePassEncoderRelease(one_pass)
 
     def _passes(self, items: Sequence[Any], encoder: Any) -> None:
-        """A pass for each dispatch between two stamps, stamped at its begin and its end: every adapter with stamps
-        can."""
+        """Record a pass for each dispatch between two stamps, stamped at begin and end: any adapter with stamps can."""
         described = None
         for item in items:
             if isinstance(item, Stamp):
@@ -108,7 +107,7 @@ class Stamps:
                 record_pass(self.gpu, [item.run], encoder, described=described)
 
     def seconds(self, data: memoryview) -> list[tuple[int, float]]:
-        """(dispatch, seconds), from the bytes of the stamps of a step that has ended."""
+        """Return (dispatch, seconds), from the bytes of the stamps of a step that has ended."""
         ticks = np.frombuffer(data, np.uint64)[: self.number]
         begin, end = (ticks[:-1], ticks[1:]) if self.gpu.stamps_inside else (ticks[::2], ticks[1::2])
         spent = (end.astype(np.int64) - begin.astype(np.int64)) * self.gpu.stamp_seconds()

@@ -74,21 +74,21 @@ PREFERENCE = ("DiscreteGPU", "IntegratedGPU", "VirtualGPU", "Unknown", "CPU")
 
 # finding adapters -----------------------------------------------------------------------------------------------------
 def adapters() -> list[DeviceInfo]:
-    """The adapters that answer, best first; empty when there are none, or no wgpu."""
+    """Return the available adapters, best first; empty when there are none, or no wgpu."""
     with contextlib.suppress(DeviceUnavailableError):
         return [_info(a, "listed") for a in owner().call(_adapters)]
     return []
 
 
 def listed() -> None:
-    """List the adapters once, on this thread, and keep nothing: library and drivers are loaded then."""
+    """List the adapters on this thread, without a cache; library and drivers are loaded then."""
     with contextlib.suppress(DeviceUnavailableError):
         _adapters()
 
 
 def open(reason: str = "asked for", adapter: str = "") -> WgpuDevice:
-    """An adapter as a device, each opened once per process: the best, or the one whose number in `adapters()` or part
-    of whose name is given. `DeviceUnavailableError` when none answers."""
+    """Open an adapter as a device, once per process: the best, or the one whose number in `adapters()` or part of whose
+    name is given. `DeviceUnavailableError` when none answers."""
     return owner().call(lambda: _open(reason, adapter))
 
 
@@ -97,8 +97,8 @@ _opened: dict[tuple[int, int], Gpu] = {}  # by process (after a fork the parent'
 
 
 def check_process(where: str, pid: int | None = None) -> None:
-    """Raise `SessionError` if an adapter was opened (or that of `pid` was) before this process was forked off: the
-    driver's threads stayed in the other, and a call would wait for ever."""
+    """Raise `SessionError` if an adapter was opened (or that of `pid` was) before this process was forked: the driver's
+    threads stayed in the other, and a call would wait for ever."""
     if (pid or next((process for process, _ in _opened), os.getpid())) != os.getpid():
         wanted = 'a process that is started with spawn, or device="cpu"'
         raise SessionError(where, "device wgpu", "one that was opened before this process was forked", wanted)
@@ -124,7 +124,7 @@ def _no_adapter(given: str) -> DeviceUnavailableError:
 
 
 def chosen_adapter(text: str, names: Sequence[str]) -> int:
-    """Return the number of the adapter that `text` means: a number, or a part of one name in any case."""
+    """Return the number of the adapter that `text` names: a number, or a part of one name in any case."""
     if not names:
         raise _no_adapter(f"wgpu:{text}")
     listed = ", ".join(f"{i} {name}" for i, name in enumerate(names))
@@ -157,7 +157,7 @@ def _adapters() -> list[Any]:
 
 
 def best_first(found: Sequence[Any]) -> list[Any]:
-    """Adapters in the order in which they are preferred; equals stay as they came."""
+    """Sort adapters by preference; equals keep their order."""
     return sorted(found, key=lambda adapter: PREFERENCE.index(_adapter_type(adapter)))
 
 
@@ -175,7 +175,7 @@ def _info(adapter: Any, reason: str) -> DeviceInfo:
 
 
 def _wgpu() -> Any:
-    """The library, told which backends to look at."""
+    """Return the library, set to its backends."""
     wanted = 'wgpu 0.32 (pip install "wgpu==0.32.*") or device="cpu"'
     try:
         import wgpu
@@ -191,7 +191,7 @@ def _wgpu() -> Any:
 
 @contextlib.contextmanager
 def _driver_environment() -> Iterator[None]:
-    """Mesa's disk cache of compiled kernels in a folder that exists; a runtime folder, without which it complains."""
+    """Set Mesa's disk cache of kernels to an existing folder, and a runtime folder, which it else asks for."""
     if sys.platform != "linux":
         yield
         return
@@ -212,7 +212,7 @@ def _driver_environment() -> Iterator[None]:
 # an open adapter ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class CompiledKernel:
-    """A compiled kernel; `keep` is the owner of the raw handle, `layout` what its bind groups are made against."""
+    """A compiled kernel; `keep` owns the raw handle, `layout` is the layout of its bind groups."""
 
     raw: Any
     layout: Any
@@ -226,7 +226,7 @@ FREE_BYTES = 64 << 20  # of tensors, and of readbacks, that nobody uses and that
 
 
 class Gpu:
-    """An open adapter: the raw C layer, and what all plans share. Keeps the owner of every raw handle alive."""
+    """An open adapter: the raw C layer, and the state that plans share. Keeps the owner of every raw handle alive."""
 
     def __init__(self, adapter: Any, turn: OwnerThread) -> None:
         import wgpu
@@ -251,7 +251,7 @@ class Gpu:
             KEPT_BYTES
         )  # the others live as long as their plans
         self.address, self.calls = ffi.typeof("uintptr_t"), tuple[int, ...]()
-        # what the text of a dispatch is written from → key of its kernel
+        # the data that the text of a dispatch is written from → key of its kernel
         self.recipes: LruCache[Any, tuple[str, str]] = LruCache(2 << 20)
         self.warm: weakref.WeakSet[CompiledKernel] = weakref.WeakSet()
         self.mapped: weakref.WeakValueDictionary[int, Mapped] = weakref.WeakValueDictionary()
@@ -270,8 +270,8 @@ class Gpu:
 
     # making things ----------------------------------------------------------------------------------------------------
     def buffer(self, nbytes: int, *, name: str = "", mapped: bool = False, resolve: bool = False) -> Any:
-        """A zeroed device buffer for `name`, a staging buffer to map for reading, or one that stamps are resolved into;
-        its size is rounded up."""
+        """Make a zeroed device buffer for `name`, a staging buffer to map for reading, or one that stamps are resolved
+        into; its size is rounded up."""
         self.alive("device")
         size = round_up(nbytes)
         usage = self.map_usage if mapped else self.resolve_usage if resolve else self.usage
@@ -280,19 +280,19 @@ class Gpu:
         except self.refused as error:
             what = f"tensor {name}, {size} bytes" if name else f"buffer of {size} bytes"
             wanted = f"memory for it on {self.adapter.info['device']}"
-            raise SessionError("device", what, _told(error), wanted) from error
+            raise SessionError("device", what, _message(error), wanted) from error
 
     def free_bytes(self) -> int | None:
         """Return the bytes left for buffers, where known: a software adapter has the memory of the machine."""
         return free_bytes() if _adapter_type(self.adapter) == "CPU" else None
 
     def query_set(self, count: int) -> Any:
-        """A set of timestamps."""
+        """Make a set of timestamps."""
         self.alive("profile")
         return self.device.create_query_set(type="timestamp", count=count)
 
     def stamped_pass(self, query_set: Any, first: int) -> Any:
-        """The descriptor of a compute pass that writes the stamps `first` and `first` + 1 at its begin and end."""
+        """Return the descriptor of a compute pass with the stamps `first` and `first` + 1 at its begin and end."""
         writes = self.ffi.new(
             "WGPUPassTimestampWrites *",
             {"querySet": query_set, "beginningOfPassWriteIndex": first, "endOfPassWriteIndex": first + 1},
@@ -302,11 +302,11 @@ class Gpu:
         return described
 
     def stamp_seconds(self) -> float:
-        """Seconds per tick of a timestamp."""
+        """Return the seconds per tick of a timestamp."""
         return float(self.raw.QueueGetTimestampPeriod(self.q)) * 1e-9
 
     def layout(self, access: str) -> tuple[Any, Any]:
-        """(bind group layout, pipeline layout) of an access signature: "rrw" is two bindings read, one written."""
+        """Return (bind group layout, pipeline layout) of an access signature: "rrw" is two reads, one write."""
         if access not in self.layouts:
             entries = [{"binding": i, "visibility": 4, "buffer": {"type": BINDING[a]}} for i, a in enumerate(access)]
             group = self.device.create_bind_group_layout(entries=entries)
@@ -314,7 +314,7 @@ class Gpu:
         return self.layouts[access]
 
     def kernel(self, where: str, dispatch: Dispatch, target: Target, counters: QueueCounters) -> CompiledKernel:
-        """The compiled kernel of a dispatch; the text of equal dispatches is written once."""
+        """Return the compiled kernel of a dispatch; the text of equal dispatches is written once."""
         access = "".join(a for _, a in dispatch.bindings) + "r" * bool(dispatch.scalars)
         shapes, written = tuple(o.shape for o in dispatch.operands), dispatch.source_hash or source_hash(dispatch)
         recipe = written, shapes, target, access
@@ -332,8 +332,8 @@ class Gpu:
     def pipeline(
         self, where: str, wgsl: str, access: str, trusted: bool = False
     ) -> tuple[tuple[str, str], CompiledKernel]:
-        """(its key, the compiled kernel); the same text is compiled once per access signature. `trusted`: without
-        checks of indices and loops, for kernels that leave no binding whatever the data."""
+        """Return (key, compiled kernel); the same text is compiled once per access signature. `trusted`: without checks
+        of indices and loops, for kernels that leave no binding whatever the data."""
         key = hashlib.sha256(wgsl.encode()).hexdigest() + "!" * trusted, access
         pipeline = self.known(key)
         if pipeline is None:
@@ -343,7 +343,7 @@ class Gpu:
         return key, pipeline
 
     def known(self, key: tuple[str, str]) -> CompiledKernel | None:
-        """The compiled kernel of this key, now the most recently used; None once nothing uses or keeps it."""
+        """Return the compiled kernel of this key, now the most recently used; None once nothing uses or caches it."""
         pipeline = self.kept.get(key) or self.pipelines.get(key)
         if pipeline is not None:
             self.kept.put(key, pipeline, PIPELINE_BYTES)
@@ -357,11 +357,11 @@ class Gpu:
             compute = {"module": make(label=where, code=wgsl), "entry_point": "main"}
             made = self.device.create_compute_pipeline(label=where, layout=layout, compute=compute)
         except self.refused as error:
-            raise CompileError(where, "WGSL", _told(error), "a kernel that this adapter takes") from error
+            raise CompileError(where, "WGSL", _message(error), "a kernel that this adapter takes") from error
         return CompiledKernel(made._internal, group, made)
 
     def _unchecked_module(self, label: str, code: str) -> Any:
-        """A module compiled as it stands: a tenth to a half faster (H200), and undefined where an index is wrong."""
+        """Compile a module without bounds checks: a tenth to a half faster (H200); a wrong index is undefined."""
         from wgpu.backends.wgpu_native._api import GPUShaderModule
 
         texts = [self.ffi.new("char[]", text.encode()) for text in (code, label)]
@@ -380,8 +380,8 @@ class Gpu:
         return GPUShaderModule(label, raw, self.device)
 
     def group(self, where: str, pipeline: CompiledKernel, regions: Sequence[Region]) -> Any:
-        """A bind group of regions, in binding order. Made by the raw call: plans have hundreds, and a session that is
-        opened makes them all."""
+        """Make a bind group of regions, in binding order. Made by the raw call: plans have hundreds, and a session that
+        is opened makes them all."""
         from wgpu.backends.wgpu_native._api import GPUBindGroup
 
         rows = [
@@ -397,13 +397,13 @@ class Gpu:
         finally:
             error = self.errors.release("bindings")
         if error:
-            raise CompileError(where, "bindings", _told(error[1]), "bindings that this adapter takes")
+            raise CompileError(where, "bindings", _message(error[1]), "bindings that this adapter takes")
         return GPUBindGroup("", raw, self.device)
 
     # talking to the queue ---------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def checked(self, where: str) -> Iterator[None]:
-        """Raise what raw calls complain about: they return nothing, and an invalid submission ends the process."""
+        """Raise the errors of raw calls in the block: those return nothing, and invalid submissions end the process."""
         self.alive(where)
         self.errors.capture("gdlab")
         try:
@@ -411,7 +411,7 @@ class Gpu:
         finally:
             error = self.errors.release("gdlab")
         if error:
-            text = _told(error[1])
+            text = _message(error[1])
             self.lost = "is lost" in text
             raise SessionError(where, "recording", text, "a valid one (nothing was submitted)")
 
@@ -422,7 +422,7 @@ class Gpu:
             raise SessionError(where, "device", "one that was lost", "a session on a new device")
 
     def record(self, where: str, encode: Callable[[Any], None]) -> Any:
-        """A finished command buffer of what `encode` puts into an encoder; an invalid recording raises."""
+        """Return a finished command buffer that `encode` records; an invalid recording raises."""
         raw, commands = self.raw, self.null
         try:
             with self.checked(where):
@@ -437,29 +437,29 @@ class Gpu:
         return commands
 
     def poll(self, submission: int | None = None) -> None:
-        """Fire callbacks and free what is finished; with a submission, sleep until it has run."""
+        """Fire callbacks and free finished work; with a submission, sleep until it has run."""
         index = self.null if submission is None else self.ffi.new("WGPUSubmissionIndex *", submission)
         self.raw.DevicePoll(self.d, submission is not None, index)
 
 
 def _leave_pipelines(pipelines: weakref.ref[weakref.WeakValueDictionary[tuple[str, str], CompiledKernel]]) -> None:
-    """Leave every pipeline of a process that ends to the system: a driver takes one apart in 10 ms or more."""
+    """Keep every pipeline of an ending process for the system to free: a driver takes 10 ms or more for each."""
     for pipeline in list((pipelines() or {}).values()):
         pipeline.keep._internal = None  # its owner releases nothing then
 
 
 def _opened_device(adapter: Any) -> Any:
-    """A device with the adapter's own limits and, of its features, timestamps."""
+    """Open a device with the adapter's own limits and, of its features, timestamps."""
     try:
         with _driver_environment():
             return adapter.request_device_sync(required_features=[f for f in FEATURES if f in adapter.features])
     except RuntimeError as error:
-        given = f"{adapter.info['device']}, which does not open ({_told(error)})"
+        given = f"{adapter.info['device']}, which does not open ({_message(error)})"
         raise DeviceUnavailableError("device", "wgpu", given, 'a working driver or device="cpu"') from error
 
 
-def _told(error: object) -> str:
-    """Return the complaint of wgpu without the lines that only frame it."""
+def _message(error: object) -> str:
+    """Return the message of a wgpu error without the lines that only frame it."""
     lines = [line.strip() for line in str(error).splitlines()]
     return "; ".join(line for line in lines if line and line not in ("Validation Error", "Caused by:"))
 
@@ -491,11 +491,11 @@ class WgpuDevice(Device):
         self.target = Target("wgpu", "software" if software else "hardware", gpu.bounds.limits)
 
     def turn(self) -> OwnerThread:
-        """That of the adapter."""
+        """Return the owner thread of the adapter."""
         return self.gpu.turn
 
     def queue(self) -> WgpuQueue:
-        """A queue of the adapter."""
+        """Return a queue of the adapter."""
         return WgpuQueue(self.gpu)
 
     def load(self, plan: ExecutionPlan, shared: SharedBuffers | None = None, *, checked: bool = True) -> WgpuProgram:
@@ -503,5 +503,5 @@ class WgpuDevice(Device):
         return self.gpu.turn.call(lambda: WgpuProgram(self.gpu, plan, checked, shared))
 
     def open_queue(self) -> tuple[WgpuQueue, OwnerThread]:
-        """A queue in the turn of the adapter."""
+        """Return a queue, and the owner thread of the adapter."""
         return self.gpu.turn.call(lambda: WgpuQueue(self.gpu)), self.gpu.turn

@@ -44,7 +44,7 @@ FLUSH_BYTES = 4 << 20  # of writes: unsubmitted ones pile up staging memory
 
 
 class WgpuRecorded(Recorded):
-    """Dispatches as rows of the C loop's table. `bounds` keep their pipelines and bind groups alive."""
+    """A list of dispatches as rows of the C loop's table. `bounds` keep their pipelines and bind groups alive."""
 
     def __init__(self, gpu: Gpu, bounds: Sequence[Bound]) -> None:
         self.bounds, self.whole = tuple(bounds), False
@@ -52,7 +52,7 @@ class WgpuRecorded(Recorded):
         self.workgroups = sum(x * y * z for _, _, x, y, z in self.rows)
 
     def cuts(self) -> list[int]:
-        """Return where it is submitted in parts: FIRST_PART dispatches, then twice as many each time."""
+        """Return the ends of the parts to submit it in: FIRST_PART dispatches, then twice as many each time."""
         found, stop, size = [], FIRST_PART, FIRST_PART
         while self.whole and stop + FIRST_PART <= len(self.rows):
             found.append(stop)
@@ -62,7 +62,7 @@ class WgpuRecorded(Recorded):
 
 
 class WgpuQueue(Queue):
-    """Work of one program or door on an adapter. `flying`: readbacks of the steps in flight, oldest first."""
+    """The queue of one program or door on an adapter. `flying`: readbacks of the steps in flight, oldest first."""
 
     def __init__(self, gpu: Gpu, depth: int = IN_FLIGHT, counters: QueueCounters | None = None) -> None:
         self.gpu, self.depth, self.counters = gpu, depth, QueueCounters() if counters is None else counters
@@ -73,7 +73,7 @@ class WgpuQueue(Queue):
 
     # memory -----------------------------------------------------------------------------------------------------------
     def make(self, nbytes: int, name: str = "") -> Any:
-        """A device buffer of the pool."""
+        """Return a device buffer of the pool."""
         created = self.gpu.tensors.created
         number, memory = self.gpu.tensors.take(size_class(nbytes))
         self.counters.buffers_created += self.gpu.tensors.created - created
@@ -81,33 +81,33 @@ class WgpuQueue(Queue):
         return memory
 
     def release(self, memory: Any) -> bool:
-        """Back to the pool."""
+        """Release memory to the pool."""
         number = self.gpu.numbers.pop(memory, None)
         return number is not None and self.gpu.tensors.give(int(memory.size), number, memory)
 
     @property
     def free_bytes(self) -> int:
-        """Of the pool."""
+        """Free bytes of the pool."""
         return self.gpu.tensors.free_bytes
 
     def collect(self) -> int:
-        """Of the pool, which all queues of the adapter share."""
+        """Drop the free memory of the pool, which all queues of the adapter share."""
         return self.gpu.tensors.clear()
 
     def readback(self, nbytes: int) -> WgpuReadback:
-        """A mapped buffer of the pool."""
+        """Return a mapped buffer of the pool."""
         created = self.gpu.readbacks.created
         number, mapped = self.gpu.readbacks.take(size_class(nbytes))
         self.counters.buffers_created += self.gpu.readbacks.created - created
         return WgpuReadback(number, mapped, nbytes)
 
     def write(self, where: str, memory: Any, data: Any, start: int = 0) -> None:
-        """Through the queue's own staging memory, in parts."""
+        """Write through the queue's own staging memory, in parts."""
         self.counters.uploaded(memoryview(data).nbytes)
         self.put(where, memory, data, start)
 
     def put(self, where: str, memory: Any, data: Any, start: int = 0) -> None:
-        """`write`, of what is no tensor: counts nothing."""
+        """Write as `write` does, without counting it as a tensor."""
         gpu, source = self.gpu, self.gpu.ffi.from_buffer(data)
         for at in range(0, len(source), FLUSH_BYTES):
             nbytes = min(FLUSH_BYTES, len(source) - at)
@@ -119,7 +119,7 @@ class WgpuQueue(Queue):
                 gpu.poll()
 
     def read(self, where: str, memory: Any, into: memoryview, start: int = 0) -> None:
-        """In parts, several of which are under way."""
+        """Read in parts, several of which are in flight."""
         under_way: deque[tuple[int, WgpuReadback]] = deque()
         for at in range(0, len(into), PART_BYTES):
             nbytes = min(PART_BYTES, len(into) - at)
@@ -148,18 +148,18 @@ class WgpuQueue(Queue):
         return Bound(dispatch, row, (pipeline, group, tuple(regions)))
 
     def recorded(self, bounds: Sequence[Bound]) -> WgpuRecorded:
-        """As rows of a table."""
+        """Return the dispatches as rows of a table."""
         return WgpuRecorded(self.gpu, bounds)
 
     def set_scalars(self, where: str, numbers: Array) -> None:
-        """Write them, unless they are the very array of the last call."""
+        """Write the numbers, unless they are the very array of the last call."""
         if numbers is not self._written:
             self.put(where, self.scalars, np.ascontiguousarray(numbers, np.float32))
             self._written = numbers
 
     def scalar_copies(self, where: str, steps: Sequence[Array | None]) -> tuple[list[list[Copy]], list[Any]]:
-        """Return for each of several steps the copies that put its numbers in place, and the memory that they come
-        from, to be released once they are submitted. Call `scalars_are` then."""
+        """Return for each of several steps the copies that write its numbers, and their source memory, to be released
+        once they are submitted. Call `scalars_are` then."""
         changed = [numbers for numbers, last in zip(steps, [self._written, *steps], strict=False)
                    if numbers is not None and numbers is not last]  # fmt: skip
         if not changed:
@@ -174,14 +174,14 @@ class WgpuQueue(Queue):
         return found, [memory]
 
     def scalars_are(self, numbers: Array | None) -> None:
-        """Remember the numbers that what was submitted last leaves in place."""
+        """Remember the numbers that the last submission leaves in place."""
         self._written = numbers
 
     # work -------------------------------------------------------------------------------------------------------------
     def submit(
         self, where: str, items: Sequence[Item], readback: Any = None, cuts: Sequence[int] | None = None
     ) -> None:
-        """Throttle, record, submit, and ask for the readback."""
+        """Throttle, record, submit, and request the readback."""
         if readback is not None:
             self._throttle()
         parts = list(_growing(items)) if cuts is None else [items[a:b] for a, b in _pairs(cuts, len(items))]
@@ -197,11 +197,11 @@ class WgpuQueue(Queue):
         self.gpu.poll()
 
     def finish(self, where: str, items: Sequence[Item]) -> None:
-        """Run the items and wait for them; counts nothing."""
+        """Run the items and wait for them, without counting them."""
         self.gpu.poll(self._run(where, items))
 
     def move(self, where: str, copies: Sequence[Copy]) -> None:
-        """Submit copies that are no part of a step; counts nothing, waits for nothing."""
+        """Submit copies that are no part of a step, without counting or waiting."""
         self._run(where, copies)
 
     def rehearse(self, where: str, items: Sequence[Item]) -> None:
@@ -227,7 +227,7 @@ class WgpuQueue(Queue):
             self.stamps = Stamps(self.gpu)
 
     def stamps_into(self, dispatches: int, into: Any, at: int) -> list[Any]:
-        """Resolve the stamps, and copy them."""
+        """Return the items that resolve the stamps and copy them."""
         from gdlab.devices.wgpu.stamps import Resolve
 
         if not dispatches:
@@ -237,7 +237,7 @@ class WgpuQueue(Queue):
         return [Resolve(2 * dispatches), Copy(self.stamps.resolved, 0, into, at, nbytes)]
 
     def stamped_seconds(self, dispatches: int, data: memoryview) -> list[tuple[float, float]]:
-        """From ticks of the device's clock."""
+        """Return times from ticks of the device's clock."""
         assert self.stamps is not None
         return self.stamps.pairs(dispatches, data)
 
@@ -313,7 +313,7 @@ class WgpuQueue(Queue):
 
 
 def _growing(items: Sequence[Item]) -> Iterable[Sequence[Any]]:
-    """Cut lists that have run whole into growing parts; what stands between them goes with the next part."""
+    """Cut lists that have run whole into growing parts; items between lists go with the next part."""
     part: list[Any] = []
     for item in items:
         cuts = item.cuts() if isinstance(item, WgpuRecorded) else []

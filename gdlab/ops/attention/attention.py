@@ -89,7 +89,7 @@ def _kernel(causal: bool, windowed: bool = False) -> Shader:
     return Shader(rows, _work(causal), hardware=few, numpy_form=attention_form, statistics=(logarithm,))
 
 
-# what every form wants ------------------------------------------------------------------------------------------------
+# checks of every form -------------------------------------------------------------------------------------------------
 def _check(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head_dim: int, square: bool) -> TensorType:
     wanted = "q[queries, heads·d], k and v[keys, kv_heads·d]"
     want(q.type.rank == k.type.rank == v.type.rank == 2, f"{wanted}: reshape other ranks first")
@@ -106,7 +106,7 @@ def _check(q: Value, k: Value, v: Value, num_heads: int, num_kv_heads: int, head
 def _pull(
     g: Value, out: Value, q: Value, k: Value, v: Value, heads: tuple[int, int, int], causal: bool, window: int = 0
 ) -> Grads:
-    """Of all forms: D = Σ dO·O of every query and head, and the saved logarithms, make the weights anew."""
+    """Return the gradients of all forms, by D = Σ dO·O of every query and head, and the saved logarithms."""
     attrs = (*heads, causal, window)
 
     @cache
@@ -164,8 +164,8 @@ def _bad(square: bool, **more: Any) -> tuple[Bad, ...]:
 
 # extent rules ---------------------------------------------------------------------------------------------------------
 def _over_active_keys(call: Call) -> Verdict:
-    """Over the first keys of a cache; where that would need a gradient, or keys lie inside another axis, spelled out.
-    Queries alone keep their bucket axis."""
+    """Attend to the first keys of a cache; spell it out where that would need a gradient, or keys lie inside another
+    axis. Queries alone keep their bucket axis."""
     verdict = along(call, [("query", None), ("key", None), ("key", None)], ("query", None), mixes={"key": 0.0})
     tag = next((tag for tag in verdict.operands[1] if tag.axis == 0), None)
     if tag is None:

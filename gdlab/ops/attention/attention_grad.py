@@ -19,19 +19,19 @@ from gdlab.ops.attention.attention_numpy import grad_k_form, grad_q_form, grad_v
 from gdlab.ops.batch import batch_matmul, batch_matmul_at, batch_matmul_bt
 from gdlab.ops.leaves import full
 
-LOW = -1e30  # what a key that is not seen scores: e to that is 0
+LOW = -1e30  # the score of a key that is not seen: e to that is 0
 
 
 # the meaning, in NumPy ------------------------------------------------------------------------------------------------
 def pair(x: Array, heads: int, group: int = 1) -> Array:
-    """x f64[rows, heads·d] as [heads·group, rows, d], every head `group` times."""
+    """View x f64[rows, heads·d] as [heads·group, rows, d], every head `group` times."""
     split = x.reshape(len(x), heads, -1).transpose(1, 0, 2)
     repeated: Array = np.repeat(split, group, axis=0)
     return repeated
 
 
 def seen(queries: int, keys: int, causal: bool, window: int) -> Array:
-    """Whether a query sees a key: bool[queries, keys]."""
+    """Return whether a query sees a key: bool[queries, keys]."""
     distance = np.arange(queries)[:, None] - np.arange(keys)
     allowed: Array = (distance >= 0) if causal else np.ones((queries, keys), bool)
     return allowed & (distance < window) if window else allowed
@@ -50,14 +50,14 @@ def _scores(q: Array, k: Array, h: int, kv: int, d: int, causal: bool, window: i
 def attention_numpy(
     q: Array, k: Array, v: Array, h: int, kv: int, d: int, causal: bool = False, window: int = 0
 ) -> Array:
-    """softmax(q·kᵀ/√d)·v per head, in float64."""
+    """Compute softmax(q·kᵀ/√d)·v per head, in float64."""
     return attend(q, k, v, h, kv, d, seen(len(q), len(k), causal, window))
 
 
 def attend(
     q: Array, k: Array, v: Array, h: int, kv: int, d: int, allowed: Array, softcap: float = 0.0
 ) -> Array:  # fmt: skip
-    """The same where `allowed` bool[queries, keys] says which keys a query sees, and a soft cap bounds scores."""
+    """Compute attention to the keys that a query sees by `allowed` bool[queries, keys]; a soft cap bounds scores."""
     scores = pair(q, h) @ pair(k, kv, h // kv).transpose(0, 2, 1) / np.sqrt(d)
     scores = softcap * np.tanh(scores / softcap) if softcap else scores
     scores = np.where(allowed, scores, -np.inf)
@@ -67,8 +67,8 @@ def attend(
 
 
 def of_seen(weights: Array, values: Array, allowed: Array) -> Array:
-    """weights [heads, rows, columns] @ values [heads, columns, d], where what a row does not see is left out, not
-    multiplied by 0: it may be a NaN."""
+    """Multiply weights [heads, rows, columns] by values [heads, columns, d], but leave out unseen values instead of
+    multiplying them by 0: they may be NaN."""
     product: Array = weights @ values
     for row in np.flatnonzero(np.isnan(product).any(axis=(0, 2))):
         mine = weights[:, row][:, None, allowed[row]]
@@ -99,7 +99,7 @@ def _score_gradient(
 
 
 def _to_key_heads(x: Array, kv: int) -> Array:
-    """Sums over the query heads of every key head."""
+    """Sum over the query heads of every key head."""
     return _joined(x.reshape(kv, -1, *x.shape[1:]).sum(axis=1))
 
 
@@ -159,7 +159,7 @@ def _scored(q: Value, k: Value, h: int, kv: int, d: int, causal: bool, window: i
 
 
 def _mask(graph: Graph, rows: int, window: int) -> Value:
-    """1 where a query sees a key, f32[rows, rows], without stored data: row i is a ring of 2·rows places turned by i.
+    """Return f32[rows, rows], 1 where a query sees a key, without stored data: row i is a ring of 2·rows turned by i.
 
     The ring repeats in memory and rows one element shorter are cut from it; a key `distance` before the query is place
     −distance of the ring.
@@ -186,12 +186,12 @@ def _of_scores(
 
 
 def together(names: str) -> str:
-    """The files of these names, the one that names the kernel first."""
+    """Join the files of these names, the one that names the kernel first."""
     return " + ".join(f"{name}.wgsl" for name in names.split())
 
 
 def spelled(q: Value, k: Value, v: Value, h: int, kv: int) -> Value:
-    """Attention over all keys, spelled out."""
+    """Spell out attention over all keys."""
     weights = REGISTRY["softmax"](_scored(q, k, h, kv, q.shape[1] // h, False, 0))
     return _merged(batch_matmul(weights, _split(v, kv, h // kv)))
 
@@ -199,7 +199,7 @@ def spelled(q: Value, k: Value, v: Value, h: int, kv: int) -> Value:
 def biased(
     q: Value, k: Value, v: Value, bias: Value, h: int, kv: int, scale: float, causal: bool
 ) -> Value:  # fmt: skip
-    """Attention with a bias on its scores, spelled out."""
+    """Spell out attention with a bias on its scores."""
     scores = batch_matmul_bt(_split(q, h), _split(k, kv, h // kv)).scale(scale) + bias
     if causal:
         scores = REGISTRY["where"](_mask(q.graph, q.shape[0], 0), scores, LOW)
@@ -207,7 +207,7 @@ def biased(
 
 
 def capped(q: Value, k: Value, v: Value, h: int, kv: int, softcap: float, window: int) -> Value:
-    """Causal attention whose scores are softcap · tanh(score / softcap), spelled out."""
+    """Spell out causal attention whose scores are softcap · tanh(score / softcap)."""
     scores = batch_matmul_bt(_split(q, h), _split(k, kv, h // kv)).scale(math.sqrt(h / q.shape[1]) / softcap)
     scores = REGISTRY["tanh"](scores).scale(softcap)
     weights = REGISTRY["softmax"](REGISTRY["where"](_mask(q.graph, q.shape[0], window), scores, LOW))
@@ -230,7 +230,7 @@ ROOM = 16384 // 64  # vec4 sums of 4 rows that fit in the workgroup memory of ev
 
 
 def alone(pieces: int, trips: int, numbers: dict[str, int | float], count: int, label: str) -> Work:
-    """The work of a kernel in which an invocation does a piece alone: as many side by side as have room for sums."""
+    """Return the work of a kernel in which each unit has one invocation: as many side by side as have room for sums."""
     lanes = max((n for n in (1, 2, 4, 8) if n * numbers["QUADS"] <= ROOM), default=1)
     constants = numbers | {"PIECES": pieces}
     return Work(-(-pieces // lanes), 0, constants, count, lanes, trips=trips, extents=label)
@@ -240,7 +240,7 @@ TILE = 64  # rows and columns that a group of a hardware adapter works on
 
 
 def tiled(rows: int, own: int, numbers: dict[str, int | float], count: int, label: str, width: int = 1) -> Work:
-    """The work of a kernel in which 128 invocations share 64 rows of a head, and 64 or 128 of the head's elements."""
+    """Return the work of a kernel in which 128 invocations share 64 rows of a head, and 64 or 128 of its elements."""
     wide = TILE if width <= TILE else 2 * TILE
     chunks = -(-width // wide)
     constants = numbers | {"CHUNKS": chunks, "WIDE": wide}
@@ -252,7 +252,7 @@ FEW_TILES = 128  # groups of TILE rows from which on they keep hardware busy
 
 
 def short(rows: int, own: int, numbers: dict[str, int | float], count: int, label: str, width: int) -> Work | None:
-    """The work of a kernel in which 128 invocations share 8 rows of a head, and up to 128 of the head's elements; None
+    """Return the work of a kernel in which 128 invocations share 8 rows of a head, and up to 128 of its elements; None
     where there are enough rows for tiles."""
     if -(-rows // TILE) * own >= FEW_TILES:
         return None
@@ -263,12 +263,12 @@ def short(rows: int, own: int, numbers: dict[str, int | float], count: int, labe
 
 
 def extents(types: tuple[TensorType, ...], attrs: Mapping[str, Any]) -> str:
-    """`q=128,kv=128,h=8/2`."""
+    """Label the extents of attention: `q=128,kv=128,h=8/2`."""
     return f"q={types[0].shape[0]},kv={types[1].shape[0]},h={attrs['num_heads']}/{attrs['num_kv_heads']}"
 
 
 def flops(q: TensorType, k: TensorType, attrs: Mapping[str, Any]) -> int:
-    """Multiply-adds of one product of scores: of every seen pair, in every head."""
+    """Count the multiply-adds of one product of scores: of every seen pair, in every head."""
     queries, keys = q.shape[0], k.shape[0]
     pairs = queries * (queries + 1) // 2 if attrs.get("causal") else queries * keys
     window = attrs.get("window", 0)
@@ -289,7 +289,7 @@ def _lse_work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[
 
 
 def _sums_work(of_keys: bool, second: bool, form: str = "") -> WorkRule:
-    """Sums for every query (over keys) or for every key (over queries, of each query head)."""
+    """Return the work of sums for every query (over keys) or for every key (over queries, of each query head)."""
 
     def work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work | None:
         numbers = constants(types[0], types[1], attrs)
@@ -342,7 +342,7 @@ SIZES = (  # queries, keys, heads, kv heads, head_dim, causal, window; the first
 
 
 def _samples(operands: str) -> tuple[Sample, ...]:
-    """q, k, v, l (the logarithms), d (delta) and g of every size."""
+    """Return samples of q, k, v, l (the logarithms), d (delta) and g of every size."""
     found = []
     for queries, keys, h, kv, d, causal, window in SIZES:
         shapes = {"q": (queries, h * d), "k": (keys, kv * d), "v": (keys, kv * d), "g": (queries, h * d)}
@@ -354,8 +354,8 @@ def _samples(operands: str) -> tuple[Sample, ...]:
 
 
 def _by_rows(count: int, *queries: int) -> Follows:
-    """The extent rule of causal attention, whose row i reads keys up to i alone: of sums over queries the operands
-    `queries` become 0. Without a mask the body tells."""
+    """Return the extent rule of causal attention, whose row i reads only keys up to i; in sums over queries the
+    operands `queries` become 0. Without a mask the body tells."""
 
     def follows(call: Call) -> Verdict | None:
         if not call.attrs["causal"]:

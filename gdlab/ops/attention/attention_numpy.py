@@ -28,7 +28,7 @@ class AttentionSizes:
 
     @property
     def group(self) -> int:
-        """Query heads of a key head."""
+        """Number of query heads of a key head."""
         return self.heads // self.kv
 
     def keys_of(self, first: int, end: int) -> tuple[int, int]:
@@ -57,7 +57,7 @@ def _sizes(c: KernelConstants) -> AttentionSizes:
 
 
 def _by_head(x: Array, rows: int, kv: int, group: int) -> Array:
-    """[rows, heads·d] as [kv, group, rows, d], without a copy."""
+    """View [rows, heads·d] as [kv, group, rows, d], without a copy."""
     return x.reshape(rows, kv, group, -1).transpose(1, 2, 0, 3)
 
 
@@ -78,7 +78,7 @@ class _Work:
         self.room: dict[str, Array] = {}
 
     def block(self, name: str, rows: int, columns: int, group: int | None = None) -> Array:
-        """Room for [kv, group, rows, columns], the same for every block of this name."""
+        """Return memory for [kv, group, rows, columns], the same for every block of this name."""
         shape = self.s.kv, self.s.group if group is None else group, rows, columns
         size = math.prod(shape)
         if name not in self.room or self.room[name].size < size:
@@ -86,14 +86,14 @@ class _Work:
         return self.room[name][:size].reshape(shape)
 
     def scaled_queries(self, first: int, end: int) -> Array:
-        """q/√d of some rows."""
+        """Return q/√d of some rows."""
         q = self.block("scaled", end - first, self.s.d)
         factor = np.float32(1 / math.sqrt(self.s.d))
         self.builder.calls.append((np.multiply, (self.at["q"][:, :, first:end], factor, q)))
         return q
 
     def scores(self, rows: tuple[int, int], columns: tuple[int, int], scaled: Array | None = None) -> Array:
-        """q·kᵀ/√d of the block, capped where there is a soft cap, −inf where a query does not see a key."""
+        """Return q·kᵀ/√d of the block, capped where there is a soft cap, −inf where a query does not see a key."""
         scores = self.block("scores", rows[1] - rows[0], columns[1] - columns[0])
         keys = self.at["k"][:, :, columns[0] : columns[1]]
         q = self.scaled_queries(*rows) if scaled is None else scaled
@@ -107,14 +107,14 @@ class _Work:
         return scores
 
     def weights(self, rows: tuple[int, int], columns: tuple[int, int]) -> Array:
-        """e^(score − lse) of the block."""
+        """Return e^(score − lse) of the block."""
         scores = self.scores(rows, columns)
         lse = self.at["lse"][:, :, rows[0] : rows[1]]
         self.builder.calls += [(np.subtract, (scores, lse, scores)), (np.exp, (scores, scores))]
         return scores
 
     def of_scores(self, rows: tuple[int, int], columns: tuple[int, int]) -> Array:
-        """P ⊙ (g·vᵀ − delta) of the block."""
+        """Return P ⊙ (g·vᵀ − delta) of the block."""
         weights = self.weights(rows, columns)
         pulled = self.block("pulled", *weights.shape[2:])
         values = self.at["v"][:, :, columns[0] : columns[1]].transpose(0, 1, 3, 2)
@@ -127,8 +127,8 @@ class _Work:
 
 
 def of_seen(weights: Array, values: Array, unseen: Array | None, out: Array) -> None:
-    """weights [kv, group, rows, columns] @ values, where what a row does not see is left out, not multiplied by 0: it
-    may be a NaN."""
+    """Multiply weights [kv, group, rows, columns] by values, but leave out unseen values instead of multiplying them by
+    0: they may be NaN."""
     np.matmul(weights, values, out)
     if unseen is None or not np.isnan(out).any():
         return
@@ -154,7 +154,7 @@ def _blocks(rows: int) -> list[tuple[int, int]]:
 
 # forward --------------------------------------------------------------------------------------------------------------
 def _softmax(work: _Work, rows: tuple[int, int]) -> tuple[Array, Array, Array, tuple[int, int]]:
-    """e^(score − highest), highest and sum of a block of queries, and between which keys."""
+    """Return e^(score − highest), highest and sum of a block of queries, and the range of its keys."""
     columns = work.s.keys_of(*rows)
     scores = work.scores(rows, columns)
     highest, total = (work.block(name, scores.shape[2], 1) for name in ("highest", "total"))
@@ -216,7 +216,7 @@ def grad_v_form(builder: KernelBuilder, c: KernelConstants) -> None:
 
 
 def _of_keys(builder: KernelBuilder, c: KernelConstants, of: str, factor: float) -> None:
-    """The transposed block times `of`, summed over the query heads of every key head."""
+    """Multiply the transposed block by `of`, summed over the query heads of every key head."""
     s = _sizes(c)
     work = _Work(builder, s, c.names)
     out = _by_head(builder.out((s.keys, s.kv * s.d)), s.keys, s.kv, 1)

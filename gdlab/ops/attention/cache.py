@@ -1,4 +1,4 @@
-"""Decoding token by token: write rows into a cache of keys or values, and attend to what it holds."""
+"""Decode token by token: write rows into a cache of keys or values, and attend to its rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _write_work(types: tuple[TensorType, ...], result: TensorType, attrs: Mappin
 
 
 def _in_place(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
-    """As much as there is to write."""
+    """Return the work of a write in place: only the new rows."""
     new, width = types[0].shape
     return Work(new * width, 0, _write_numbers(types[0], types[2], result))
 
@@ -75,7 +75,7 @@ def _caches(builder: KernelBuilder, c: KernelConstants, place: int) -> Any:
 
 
 def _places(builder: KernelBuilder, c: KernelConstants, first: int) -> tuple[Any, ...]:
-    """The result, the positions and, where there is one, the count, operands from `first` on."""
+    """Return the result, the positions and, where there is one, the count: operands from `first` on."""
     out = builder.out((c["CACHES"], c["ROWS"] // c["CACHES"], c["WIDTH"]))
     counts = [builder.operand(i, (1,)) for i in range(first + 1, len(c.names))]
     return out, builder.operand(first, (c["CACHES"],)), *counts
@@ -95,7 +95,7 @@ def _put(new: Array, out: Array, pos: Array, count: Array | None = None) -> None
 
 
 def _write_kernel(how: str) -> Shader:
-    """Of all new rows (cache_all), or of the first so many (cache_prefix)."""
+    """Return the kernel that writes all new rows (cache_all), or the first `count` (cache_prefix)."""
     in_place = Shader(f"cache_in_place.wgsl + {how}.wgsl", _in_place, numpy_form=_in_place_form)
     file = f"{how}.wgsl + cache_write.wgsl"
     return Shader(file, _write_work, linear=True, in_place=in_place, numpy_form=_write_form)
@@ -129,7 +129,7 @@ NOT_CACHED = (
 
 
 def _first_rows(call: Call) -> Verdict:
-    """Of a bucket axis of new rows the active ones are written, where they go to one cache."""
+    """Write only the active new rows of a bucket axis, where they go to one cache."""
     one = call.types[2].shape == (1,)
     labels = [("row" if one else None, "w"), (None, "w"), *[(None,)] * (len(call.types) - 2)]
     verdict = along(call, labels, (None, "w"), ordered=["row"], dropped=["row"])
@@ -217,7 +217,7 @@ def _read_form(builder: KernelBuilder, c: KernelConstants) -> None:
 def _attend_all(
     q: Array, k: Array, v: Array, out: Array, bounds: tuple[int, float], pos: Array, valid: Array | None = None
 ) -> None:
-    """Of every cache: [caches, kv, group, rows, d]."""
+    """Attend to every cache: [caches, kv, group, rows, d]."""
     for own in range(len(q)):
         _attend(q[own], k[own], v[own], out[own], bounds, pos[own : own + 1], valid)
 
@@ -225,7 +225,8 @@ def _attend_all(
 def _attend(
     q: Array, k: Array, v: Array, out: Array, bounds: tuple[int, float], pos: Array, valid: Array | None = None
 ) -> None:
-    """[kv, group, rows, d], `bounds` are window and soft cap; with `valid` the queries stand one behind the other."""
+    """Attend to one cache, [kv, group, rows, d], within `bounds` (window, soft cap); `valid`: queries are consecutive.
+    """
     window, softcap = bounds
     keys, block = k.shape[2], valid is not None
     last = np.minimum(min(int(pos[0]), keys - 1) + np.arange(q.shape[2]) * block, keys - 1)[:, None]
@@ -257,7 +258,7 @@ def _read_kernel(mask: str, rows: str = ROWS) -> Shader:
 
 
 def _capacity(types: tuple[TensorType, ...]) -> int:
-    """The rows of each cache."""
+    """Return the rows of each cache."""
     return types[1].shape[0] // types[3].shape[0]
 
 
@@ -271,7 +272,7 @@ def _flops(types: tuple[TensorType, ...], attrs: Mapping[str, Any]) -> int:
 
 
 def _key_work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work | None:
-    """A group for each query, head and chunk of its cache; None where a head is too wide for one."""
+    """Return the work with a group per query, head and chunk of its cache; None where a head is too wide for one."""
     numbers = _numbers(types, attrs)
     keys, units, quads = _capacity(types), types[0].shape[0] * attrs["num_heads"], int(numbers["QUADS"])
     wide = max(4, 1 << (quads - 1).bit_length())
@@ -287,8 +288,8 @@ def _key_work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[
 
 
 def _chunks(types: tuple[TensorType, ...], attrs: Mapping[str, Any]) -> tuple[int, int]:
-    """The chunks that the keys are worked on in, and the keys of each. On an H200 a layer of 32 heads of 128 at 4,000
-    keys takes 200 µs without."""
+    """Return the number of chunks of the keys, and the keys of each chunk. On an H200 a layer of 32 heads of 128 at
+    4,000 keys takes 200 µs without."""
     keys, units = _capacity(types), types[0].shape[0] * attrs["num_heads"]
     if keys <= 2 * KEY_GROUP or units >= FEW_UNITS:
         return 1, keys
@@ -297,7 +298,7 @@ def _chunks(types: tuple[TensorType, ...], attrs: Mapping[str, Any]) -> tuple[in
 
 
 def _chunks_work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
-    """Add up the chunks."""
+    """Return the work of adding up the chunks."""
     numbers = constants(types[0], types[1], attrs)
     quads, chunks = int(numbers["QUADS"]), _chunks(types, attrs)[0]
     pieces = types[0].shape[0] * attrs["num_heads"] * quads
@@ -370,7 +371,7 @@ def _not_read(more: int, **attrs: Any) -> tuple[Bad, ...]:
 
 
 def _by_queries(ordered: bool) -> Follows:
-    """The extent rule of attention to caches, whose capacity is no bucket axis."""
+    """Return the extent rule of attention to caches, whose capacity is no bucket axis."""
 
     def follows(call: Call) -> Verdict:
         labels = [(None,) * t.rank for t in call.types[1:]]

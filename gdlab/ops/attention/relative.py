@@ -1,4 +1,4 @@
-"""Biases of attention by the distance of key and query."""
+"""Compute biases of attention by the distance of key and query."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def t5_relative_bias(table: Value, q: int, k: int, max_distance: int = 128, bidi
 
 
 def _buckets(count: int, q: int, k: int, max_distance: int, bidirectional: bool) -> Array:
-    """The bucket of every pair, u32[q, k]."""
+    """Return the bucket of every pair, u32[q, k]."""
     after = np.arange(k)[None, :] - np.arange(q)[:, None]
     count = count // 2 if bidirectional else count
     distance = np.abs(after) if bidirectional else np.maximum(-after, 0)

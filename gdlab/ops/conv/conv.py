@@ -33,7 +33,7 @@ def _convolved(x: Array, k: Array, stride: Pair, padding: Pair, dilation: Pair, 
 
 
 def _blocks(conv: Conv) -> list[tuple[slice, slice]]:
-    """Output and input channels of each group."""
+    """Return the output and input channels of each group."""
     out, inside = conv.co // conv.groups, conv.ci // conv.groups
     return [(slice(g * out, (g + 1) * out), slice(g * inside, (g + 1) * inside)) for g in range(conv.groups)]
 

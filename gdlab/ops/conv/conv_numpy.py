@@ -25,7 +25,7 @@ class ImageRows:
 
 
 class ConvSizes:
-    """A convolution as arrays see it: channels split by group."""
+    """The sizes of a convolution as arrays see it: channels split by group."""
 
     def __init__(self, c: KernelConstants) -> None:
         self.c, self.n, self.groups = c, c["N"], c["CI"] // c["IN"]
@@ -36,7 +36,7 @@ class ConvSizes:
         self.held: dict[str, Array] = {}
 
     def blocks(self) -> Iterator[ImageRows]:
-        """Several small images at once, or a large one in bands."""
+        """Yield blocks of work: several small images at once, or a large one in bands."""
         c = self.c
         per_row = self.k[2] * self.groups * c["OW"]
         rows = min(c["OH"], max(1, PATCH // per_row))
@@ -46,7 +46,7 @@ class ConvSizes:
                 yield ImageRows(first, min(images, self.n - first), row, min(rows, c["OH"] - row))
 
     def room(self, builder: KernelBuilder) -> Array:
-        """Room for the padded images of a block."""
+        """Return memory for the padded images of a block."""
         images = max(b.images for b in self.blocks())
         return builder.temporary((images, *self.x[1:3], *self.padded))
 
@@ -56,7 +56,7 @@ class ConvSizes:
         return room[:images, ..., c["PH"] : c["PH"] + c["H"], c["PW"] : c["PW"] + c["W"]]
 
     def taps(self, room: Array, b: ImageRows) -> Array:
-        """The padded images as [group, channel, kh, kw, image, row, column of the result], a view."""
+        """View the padded images as [group, channel, kh, kw, image, row, column of the result]."""
         c = self.c
         n, g, i, y, x = room.strides
         start = room[:, :, :, b.row * c["SH"] :]
@@ -65,14 +65,14 @@ class ConvSizes:
         return np.lib.stride_tricks.as_strided(start, shape, strides)
 
     def patches(self, builder: KernelBuilder, b: ImageRows) -> tuple[Array, Array]:
-        """Room for the patches of a block: as `taps`, and as matrices [group, element of a window, pixel]."""
+        """Return memory for patches, as two views: as `taps`, and as matrices [group, window element, pixel]."""
         c = self.c
         pixels = b.images * b.rows * c["OW"]
         flat = self._cut(builder, "patches", (self.groups, self.k[2], pixels))
         return flat.reshape(self.groups, c["IN"], c["KH"], c["KW"], b.images, b.rows, c["OW"]), flat
 
     def result(self, builder: KernelBuilder, y: Array, b: ImageRows, read: bool) -> tuple[Array, Array | None]:
-        """The part of y that belongs to a block as matrices [group, channel, pixel], and what to copy it to or from."""
+        """Return a block's part of y as matrices [group, channel, pixel], and the view to copy it to or from."""
         part = y[b.first : b.first + b.images, :, :, b.row : b.row + b.rows]
         if b.images == 1:  # rows are neighbours: a view
             pixels = b.rows * self.c["OW"]
@@ -86,7 +86,7 @@ class ConvSizes:
         return whole.reshape(self.groups, self.c["OUT"], -1), turned
 
     def _cut(self, builder: KernelBuilder, what: str, shape: Shape) -> Array:
-        """The beginning of one temporary that all blocks share: the first block is the largest."""
+        """Return the beginning of one temporary that all blocks share: the first block is the largest."""
         size = math.prod(shape)
         if what not in self.held:
             self.held[what] = builder.temporary((size,))
@@ -94,13 +94,13 @@ class ConvSizes:
 
 
 def _is_plain(c: KernelConstants) -> bool:
-    """Whether every pixel is its own patch."""
+    """Return whether every pixel is its own patch."""
     steps = (c["KH"], c["KW"], c["SH"], c["SW"])
     return set(steps) == {1} and c["PH"] == c["PW"] == 0 and c["IN"] == c["CI"] and c["H"] * c["W"] >= 16
 
 
 def _patched(builder: KernelBuilder, s: ConvSizes, x: Array) -> Iterator[tuple[ImageRows, Array]]:
-    """Blocks and their patches."""
+    """Yield blocks with their patches."""
     room = s.room(builder)
     builder.calls.append((room.fill, (0.0,)))
     for b in s.blocks():

@@ -1,4 +1,4 @@
-"""The extents of a convolution, and how its kernels share the work: what `ops/conv.py` is made with."""
+"""Compute the extents of a convolution, and divide its work among the invocations of kernels, for `ops/conv.py`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Conv:
 
     @property
     def shapes(self) -> tuple[Shape, Shape, Shape]:
-        """Those of x, k and the result."""
+        """Shapes of x, k and the result."""
         w = self.windows
         return (self.n, self.ci, *w.size), (self.co, self.ci // self.groups, *w.kernel), (self.n, self.co, *w.count)
 
@@ -43,7 +43,7 @@ class Conv:
 
     @property
     def sizes(self) -> Extents:
-        """Of each group: output channels, pixels of the result, elements of a window."""
+        """Extents of the product of a group: output channels, pixels of the result, elements of a window."""
         (_, _, oh, ow), (_, per_group, kh, kw) = self.shapes[2], self.shapes[1]
         return self.co // self.groups, self.n * oh * ow, per_group * kh * kw
 
@@ -54,7 +54,7 @@ def conv_of(x: Shape, k: Shape, attrs: Attributes) -> Conv:
 
 
 def checked(x: Shape, k: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Conv:
-    """The convolution of these shapes, or why there is none."""
+    """Return the convolution of these shapes, or raise if there is none."""
     want(groups >= 1, "an int ≥ 1", groups, "groups")
     fits = x[1] == k[1] * groups and k[0] % groups == 0
     want(fits, f"{OPERANDS}, ci and co multiples of groups", _named(groups, x=x, k=k))
@@ -85,20 +85,20 @@ BUSY = 1 << 16  # invocations that do
 
 
 def _registers(sizes: Extents, conv: Conv) -> Work:
-    """A tile of TALL x BROAD sums per invocation, or per several that share the steps."""
+    """Return the work with a tile of TALL x BROAD sums per invocation, or per several that share the steps."""
     units, steps = _units(sizes, conv), sizes[2]
     alone = steps // 4 <= MOST_STEPS and (units >= FEW_UNITS or steps < 64)
     return _in_registers(sizes, conv, 1 if alone else -(-steps // 4))
 
 
 def _shared(sizes: Extents, conv: Conv) -> Work | None:
-    """On hardware invocations share the steps until there are enough, each with a few turns of four at least."""
+    """Return the work for hardware: invocations share the steps until there are enough, with four turns or more."""
     lanes = min(BUSY // _units(sizes, conv), sizes[2] // 32, 256)
     return _in_registers(sizes, conv, 4 * lanes) if lanes > 1 else None
 
 
 def _tile(sizes: Extents) -> Pair:
-    """Rows and columns that one invocation adds up."""
+    """Return rows and columns of the tile that one invocation adds up."""
     rows, columns, steps = sizes
     large = rows * columns * steps >= LARGE
     return 1 if rows == 1 else 8 if large and rows > 4 else 4, 8 if large and columns > 4 else 4
@@ -116,7 +116,7 @@ def _in_registers(sizes: Extents, conv: Conv, length: int) -> Work:
 
 
 def _tiles(sizes: Extents, conv: Conv) -> Work | None:
-    """A tile of 64 x 128 sums per group of 128, where there are enough of them and they are not mostly empty."""
+    """Return the work with a tile of 64 x 128 sums per group of 128, where there are enough that are mostly full."""
     rows, columns, _ = sizes
     down, across = -(-rows // TILE_ROWS), -(-columns // TILE_COLUMNS)
     units = conv.groups * down * across
@@ -139,7 +139,7 @@ def _kernel(
     file: str, form: NumpyForm, conv_from: Callable[[Types, TensorType, Attributes], Conv],
     extents: Callable[[Conv], Extents],
 ) -> Shader:  # fmt: skip
-    """The kernel in registers; for hardware the one in workgroup memory, or where it would idle shared registers."""
+    """Return the kernel in registers; for hardware the one in workgroup memory, or for few tiles shared registers."""
 
     def rule(work: Callable[[Extents, Conv], Work | None]) -> WorkRule:
         def of(types: Types, result: TensorType, attrs: Attributes) -> Work | None:
@@ -155,7 +155,7 @@ def _kernel(
 
 
 def forward_kernel() -> Shader:
-    """Of [x, k]: output channels by pixels of the result, over the elements of a window."""
+    """Return the kernel of [x, k]: output channels by pixels of the result, over the elements of a window."""
     return _kernel(
         "conv2d", conv2d_form, lambda types, result, attrs: conv_of(types[0].shape, types[1].shape, attrs),
         lambda c: c.sizes,
@@ -163,7 +163,7 @@ def forward_kernel() -> Shader:
 
 
 def input_kernel() -> Shader:
-    """Of [g, k]: input channels by pixels of the image, over output channels and places of a window."""
+    """Return the kernel of [g, k]: input channels by pixels of the image, over output channels and window places."""
 
     def extents(conv: Conv) -> Extents:
         (n, ci, h, w), (co, _, kh, kw) = conv.shapes[:2]
@@ -176,7 +176,7 @@ def input_kernel() -> Shader:
 
 
 def weight_kernel() -> Shader:
-    """Of [g, x]: output channels by elements of a window, over pixels of the result."""
+    """Return the kernel of [g, x]: output channels by elements of a window, over pixels of the result."""
 
     def extents(conv: Conv) -> Extents:
         rows, pixels, window = conv.sizes

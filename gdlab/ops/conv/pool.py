@@ -38,7 +38,7 @@ Attributes = Mapping[str, Any]
 
 
 def _windows(size: Shape, k: Pair, stride: Pair, padding: Pair) -> Windows:
-    """Windows of a pool; each holds at least one pixel."""
+    """Return the windows of a pool; each holds at least one pixel."""
     want(min(k) >= 1, "ints ≥ 1", list(k), "k")
     outside = any(p >= n for p, n in zip(padding, k, strict=True))
     want(not outside, f"less than the window's {k[0]} x {k[1]}", list(padding), "padding")
@@ -69,7 +69,7 @@ def _spread(g: Value, size: Shape, k: Shape, stride: Shape, padding: Shape) -> S
 def _kernel(
     file: str, form: NumpyForm, image: Callable[[Types, TensorType], Shape], in_bounds: bool = True
 ) -> Shader:
-    """One invocation per element of the result; `image` is the shape that the windows lie on."""
+    """Return a kernel with one invocation per element of the result; `image` is the shape that the windows lie on."""
 
     def work(types: Types, result: TensorType, attrs: Attributes) -> Work:
         windows = _windows(image(types, result), attrs["k"], attrs["stride"], attrs["padding"])
@@ -129,7 +129,7 @@ KINKS = (
 
 
 def _by_image(call: Call) -> Verdict:
-    """Images and channels stay; the axes of pixels are windows."""
+    """Keep bucket axes of images and channels; the axes of pixels are windows."""
     labels = ("n", "c", None, None)
     return along(call, [labels] * len(call.types), labels)
 
@@ -317,7 +317,7 @@ def _averaged(x: Array, k: Pair, stride: Pair, padding: Pair, count_include_pad:
 
 
 def _both(samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
-    """With and without the padding counted."""
+    """Return the samples with and without the padding counted."""
     return tuple(
         Sample(*s.shapes, attrs={**s.attrs, "count_include_pad": count})
         for s in samples

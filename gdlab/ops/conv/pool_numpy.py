@@ -13,7 +13,7 @@ _BOOL = np.dtype(np.bool_)
 
 
 class PoolSizes:
-    """Images and windows as arrays see them: all channels of all images are planes."""
+    """The sizes of a pooling as arrays see it: all channels of all images are planes."""
 
     def __init__(self, builder: KernelBuilder, c: KernelConstants, image: Shape) -> None:
         self.builder, self.c = builder, c
@@ -22,7 +22,7 @@ class PoolSizes:
         self.result = (self.planes, c["OH"], c["OW"])
 
     def room(self, planes: int, value: float) -> Array:
-        """Padded planes, all of this value."""
+        """Return padded planes filled with this value."""
         c = self.c
         room = self.builder.temporary((planes, c["H"] + 2 * c["PH"], c["W"] + 2 * c["PW"]))
         self.builder.calls.append((room.fill, (value,)))
@@ -34,7 +34,7 @@ class PoolSizes:
         return room[:, c["PH"] : c["PH"] + c["H"], c["PW"] : c["PW"] + c["W"]]
 
     def padded(self, x: Array, value: float) -> Array:
-        """A padded copy of x; x itself where there is no padding."""
+        """Return a padded copy of x; x itself where there is no padding."""
         if self.c["PH"] == self.c["PW"] == 0:
             return x
         room = self.room(self.planes, value)
@@ -42,14 +42,14 @@ class PoolSizes:
         return room
 
     def taps(self, room: Array) -> Iterator[Array]:
-        """Each place of a window in row-major order: a view of the padded planes, one element per window."""
+        """Yield each place of a window in row-major order: a view of the padded planes, one element per window."""
         c = self.c
         for i in range(c["KH"]):
             for j in range(c["KW"]):
                 yield room[:, i :: c["SH"], j :: c["SW"]][:, : c["OH"], : c["OW"]]
 
     def places(self) -> Array:
-        """Of every padded pixel where it lies in the image, beyond it a number that no pixel has."""
+        """Return for every padded pixel its place in the image; outside the image a number that no pixel has."""
         c = self.c
         place = np.full((1, c["H"] + 2 * c["PH"], c["W"] + 2 * c["PW"]), 0xFFFFFFFF, np.uint32)
         self.inside(place)[...] = np.arange(c["H"] * c["W"], dtype=np.uint32).reshape(1, c["H"], c["W"])
@@ -93,7 +93,7 @@ def max_index_form(builder: KernelBuilder, c: KernelConstants) -> None:
 
 
 def _first_places(s: PoolSizes, place: Array) -> Array:
-    """The first pixel of each window."""
+    """Return the first pixel of each window."""
     first: Array = np.min([*s.taps(place)], axis=0)
     return first
 

@@ -1,4 +1,4 @@
-"""Windows that slide over images: how many there are, and where their elements lie."""
+"""Describe windows that slide over images: their number, and the places of their elements."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Pair = tuple[int, int]
 
 
 def pair(values: Sequence[int], what: str) -> Pair:
-    """(along h, along w); one number counts for both."""
+    """Return (along h, along w); one number counts for both."""
     if len(values) not in (1, 2):
         raise Refused("one int, or one along h and one along w", list(values), what)
     return values[0], values[-1]
 
 
 def is_image(*values: Value) -> bool:
-    """Whether all have rank 4."""
+    """Return whether all values have rank 4."""
     return all(v.type.rank == 4 for v in values)
 
 
@@ -47,13 +47,13 @@ class Windows:
 
     @property
     def span(self) -> Pair:
-        """From the first element of a window to its last one, both included."""
+        """Extent from the first element of a window to its last one, both included."""
         (kh, kw), (dh, dw) = self.kernel, self.dilation
         return dh * (kh - 1) + 1, dw * (kw - 1) + 1
 
     @property
     def padded(self) -> Pair:
-        """The extents with padding."""
+        """Extents of the image with padding."""
         return self.size[0] + 2 * self.padding[0], self.size[1] + 2 * self.padding[1]
 
     @property
@@ -71,7 +71,7 @@ class Windows:
         return {n: v for both, p in zip(names, pairs, strict=True) for n, v in zip(both.split(), p, strict=True)}
 
     def taps(self) -> Iterator[tuple[int, int, tuple[slice, slice]]]:
-        """Each place of a window in row-major order, and where all windows have it in the padded image."""
+        """Yield each place of a window in row-major order, with its slices of the padded image over all windows."""
         (dh, dw), (sh, sw), (oh, ow) = self.dilation, self.stride, self.count
         for i in range(self.kernel[0]):
             for j in range(self.kernel[1]):
@@ -79,7 +79,7 @@ class Windows:
                 yield i, j, (rows, slice(j * dw, j * dw + (ow - 1) * sw + 1, sw))
 
     def pad(self, x: Array, value: float = 0.0) -> Array:
-        """x[n, c, h, w] with its padding."""
+        """Return x[n, c, h, w] with its padding."""
         (ph, pw) = self.padding
         padded: Array = np.pad(x, ((0, 0), (0, 0), (ph, ph), (pw, pw)), constant_values=value)
         return padded

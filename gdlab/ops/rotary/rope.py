@@ -29,7 +29,7 @@ from gdlab.ops.rotary.rope_numpy import ROPE_FORMS
 
 
 def rates(theta: float, head_dim: int) -> dict[str, tuple[int, ...]]:
-    """θ^(−2j/d) radians for each pair j, as fractions of a turn: units of 2⁻³², and what is left in units of 2⁻⁴⁸."""
+    """Return θ^(−2j/d) radians for each pair j, as fractions of a turn: units of 2⁻³², the rest in units of 2⁻⁴⁸."""
     turns = [round(theta ** (-2 * j / head_dim) / (2 * np.pi) * 2.0**48) % 2**48 for j in range(head_dim // 2)]
     return {"rates": tuple(t >> 16 for t in turns), "rests": tuple(t & 0xFFFF for t in turns)}
 
@@ -37,8 +37,7 @@ def rates(theta: float, head_dim: int) -> dict[str, tuple[int, ...]]:
 def turned(
     x: Array, positions: Array, theta: float, head_dim: int, back: bool = False, factors: Array | float = 1.0
 ) -> Array:  # fmt: skip
-    """x f64[rows, heads·d] with the pairs (j, j + d/2) of every head turned by positions · θ^(−2j/d) / factors, in
-    float64."""
+    """Turn the pairs (j, j + d/2) of every head of x f64[rows, heads·d] by positions · θ^(−2j/d) / factors."""
     angles = np.outer(positions, theta ** (-2 * np.arange(head_dim // 2) / head_dim) / factors)[:, None, :]
     cosine, sine = np.cos(angles), np.sin(-angles if back else angles)
     low, high = np.split(x.reshape(len(x), -1, head_dim), 2, axis=2)
@@ -47,7 +46,7 @@ def turned(
 
 
 def rotation(m: Array, *where: Array, theta: float, head_dim: int, offset: int = 0) -> Array:
-    """The error scale: both halves of a pair count in full, whatever the angle."""
+    """Return the error scale: both halves of a pair count in full, whatever the angle."""
     low, high = np.split(m.reshape(len(m), -1, head_dim), 2, axis=2)
     both: Array = np.concatenate([low + high, low + high], axis=2)
     return both.reshape(m.shape)
@@ -66,12 +65,12 @@ def _work(back: bool) -> WorkRule:
 
 
 def _kernel(where: str, back: bool = False) -> Shader:
-    """The kernel with positions from `where`: rope_offset, rope_dynamic, rope_positions."""
+    """Return the kernel with positions from `where`: rope_offset, rope_dynamic, rope_positions."""
     files, form = f"{where}.wgsl + rope_turn.wgsl", ROPE_FORMS[where]
     return Shader(files, _work(back), bound=rotation, in_bounds=True, numpy_form=form)
 
 
-# what every form wants ------------------------------------------------------------------------------------------------
+# checks of every form -------------------------------------------------------------------------------------------------
 def check(x: Value, theta: float, head_dim: int) -> TensorType:
     if x.type.dtype is not f32:
         raise Refused("f32 operands", error=DTypeError)

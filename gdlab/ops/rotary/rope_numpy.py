@@ -12,7 +12,7 @@ _MASK = np.uint64(2**48 - 1)
 
 
 def _turn(builder: KernelBuilder, c: KernelConstants, cosine: Array, sine: Array) -> None:
-    """The pairs of x turned by angles given as f32[rows, 1, half]."""
+    """Turn the pairs of x by angles given as f32[rows, 1, half]."""
     rows, heads, half = c["ROWS"], c["HEADS"], c["HALF"]
     x, out = builder.operand(0, (rows, heads, 2, half)), builder.out((rows, heads, 2, half))
     low, high, product = x[:, :, 0], x[:, :, 1], builder.temporary((rows, heads, half))
@@ -27,7 +27,7 @@ def _turn(builder: KernelBuilder, c: KernelConstants, cosine: Array, sine: Array
 
 
 def _angles(positions: Array, rates: Array) -> Array:
-    """f64[rows, 1, half]: a product of integers drops whole turns; what is left, of 48 bits, is below 2π."""
+    """Return angles f64[rows, 1, half]: a product of integers drops whole turns; the rest, of 48 bits, is below 2π."""
     turns: Array = (positions[:, None].astype(np.uint64) * rates) & _MASK
     return (turns * _TO_RADIANS)[:, None, :]
 
@@ -65,7 +65,7 @@ def rope_positions_form(builder: KernelBuilder, c: KernelConstants) -> None:
 
 
 def _from_operands(builder: KernelBuilder, c: KernelConstants, start: Array) -> None:
-    """Turn by `start` plus what the operands say, computed anew in every run."""
+    """Turn by `start` plus the positions in the operands, computed anew in every run."""
     shape = c["ROWS"], 1, c["HALF"]
     cosine, sine = builder.temporary(shape), builder.temporary(shape)
     operands = {name: builder.operand(i, builder.operand_shape(i)) for i, name in enumerate(c.names)}
@@ -84,7 +84,7 @@ def _rates(c: KernelConstants) -> Array:
 
 
 def _speeds(c: KernelConstants) -> Array:
-    """Radians per position in float64, of more than a turn (θ < 1) in float32."""
+    """Return radians per position in float64; for more than a turn (θ < 1) in float32."""
     exact, rough = _rates(c) * _TO_RADIANS, np.array(dict(c.tables)["speeds"], np.uint32).view(np.float32)
     return np.where(np.isclose(exact, rough, rtol=1e-6, atol=0), exact, rough)
 

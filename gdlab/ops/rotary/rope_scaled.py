@@ -1,4 +1,4 @@
-"""Rotary positions whose rates are divided by factors from a tensor: what the rope ops are with `freq_factors`."""
+"""Rotary positions whose rates are divided by factors from a tensor: the rope ops with `freq_factors`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str,
 
 
 def _speeds(theta: float, head_dim: int) -> Array:
-    """θ^(−2j/d) radians for each pair j."""
+    """Return θ^(−2j/d) radians for each pair j."""
     return np.asarray(theta ** (-2 * np.arange(head_dim // 2) / head_dim))
 
 
@@ -76,7 +76,7 @@ def _check(x: Value, theta: float, head_dim: int, factors: Value) -> TensorType:
 def _to_factors(
     g: Value, out: Value, factors: Value, positions: Value, theta: float, head_dim: int, back: bool
 ) -> Value:  # fmt: skip
-    """Turned further, a pair (a, b) moves along (−b, a); an angle falls by position · rate / factor² per factor."""
+    """Return ∂factors: a pair (a, b) turns along (−b, a); its angle falls by position · rate / factor² per factor."""
     rows, half = out.shape[0], head_dim // 2
     (a, b), (to_a, to_b) = (v.reshape((rows, -1, 2, half)).split((1, 1), 2) for v in (out, g))
     along = (to_b * a - to_a * b).reshape((rows, -1, half)).sum(1)
@@ -216,7 +216,7 @@ def _(
 
 # the way in -----------------------------------------------------------------------------------------------------------
 def _with_factors(plain: Op, build: Callable[..., Value]) -> None:
-    """A call of `plain` with `freq_factors` is one of `build`."""
+    """Let calls of `plain` with `freq_factors` build `build` instead."""
     plain.optional = "freq_factors", build
     last = inspect.Parameter("freq_factors", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None,
                              annotation=Spelled("Value | None"))  # fmt: skip

@@ -1,4 +1,4 @@
-"""Rules that divide the gradient by a root of its squares: AdaGrad, RMSProp, Adadelta."""
+"""Update rules that divide the gradient by a root of its squares: AdaGrad, RMSProp, Adadelta."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _MOMENTS = ("adam_m", "adam_v")
 
 
 def _per_step(numbers: Mapping[str, float], t: int) -> dict[str, float]:
-    """The corrections are 1/(1 − βᵗ) in float64."""
+    """Return the numbers of a step, with corrections 1/(1 − βᵗ) in float64."""
     first, second = 1 / (1 - numbers["beta1"] ** t), 1 / (1 - numbers["beta2"] ** t)
     return {**numbers, "correction1": first, "correction2": second, "decay": numbers.get("weight_decay", 0.0)}
 
@@ -35,7 +35,7 @@ _SHARED: Mapping[str, Shared] = {
 
 
 def _numpy(builder: UpdateBuilder, normalized: bool = False, decayed: bool = False) -> None:
-    """`normalized`: the gradient is divided by √v̂ + ε before it enters the first moment."""
+    """Append the NumPy calls; `normalized`: the gradient is divided by √v̂ + ε before it enters the first moment."""
     rate, decay = _first_rate(builder), _decay(builder) if decayed else None
     second = builder.temporary((BLOCK,)) if builder.is_clipped or normalized else None
     for p, m, v, g, t in builder.blocks():
@@ -47,7 +47,7 @@ def _numpy(builder: UpdateBuilder, normalized: bool = False, decayed: bool = Fal
 
 
 def _first_rate(builder: UpdateBuilder) -> Array:
-    """The rate times 1/(1 − β₁ᵗ)."""
+    """Return the learning rate times 1/(1 − β₁ᵗ)."""
     if builder.factor == 1:
         return builder.scalars["first_rate"]
     rate = builder.rate()
@@ -56,7 +56,7 @@ def _first_rate(builder: UpdateBuilder) -> Array:
 
 
 def _decay(builder: UpdateBuilder) -> Array:
-    """The part of a parameter that it loses."""
+    """Return the fraction of a parameter that decay removes."""
     fall = builder.temporary(())
     builder.calls.append((np.multiply, (builder.rate(), builder.scalars["decay"], fall)))
     return fall
@@ -65,7 +65,7 @@ def _decay(builder: UpdateBuilder) -> Array:
 def _moved(
     s: Mapping[str, Array], p: Array, m: Array, v: Array, g: Array, t: Array, u: Array | None, rate: Array
 ) -> list[NumpyCall]:
-    """The calls that move moments and parameter."""
+    """Return the calls that move moments and parameter."""
     first = [(np.multiply, (m, s["beta1"], m)), (np.multiply, (g, s["rest1"], t)), (np.add, (m, t, m))]
     second = [
         (np.multiply, (g, g, t)),

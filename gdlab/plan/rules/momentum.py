@@ -1,4 +1,4 @@
-"""Gradient descent with momentum, plain and as Nesterov's."""
+"""Update rules with momentum: plain, and Nesterov's."""
 
 from __future__ import annotations
 

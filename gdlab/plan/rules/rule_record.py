@@ -1,4 +1,4 @@
-"""The record of an update rule, and the table of all: its state, its numbers, its kernel in WGSL and in NumPy.
+"""Record an update rule: its state, its numbers, its kernel in WGSL and in NumPy; and the table of all rules.
 
 A rule moves one element of a parameter, and of its state, by one element of the gradient; plan, devices, session and
 views read everything that they know of it here.
@@ -51,7 +51,7 @@ class UpdateBuilder(Protocol):
         """Return an array that nothing else of this dispatch uses."""
 
     def like(self, temporary: Array, block: Array) -> Array:
-        """Return a part of a temporary of `BLOCK` elements that is shaped like a block."""
+        """Return a part of a temporary of `BLOCK` elements, in the shape of a block."""
 
     def blocks(self) -> Iterator[tuple[Array, ...]]:
         """Yield parameter, states, gradient (where the rule reads it) and a temporary, part by part: each part stays in
@@ -61,7 +61,7 @@ class UpdateBuilder(Protocol):
         """Return the gradient as the rule reads it: itself, or clipped, in `into`."""
 
     def rate(self) -> Array:
-        """Return the rate of this parameter, a number: that of the step where its factor is 1."""
+        """Return the learning rate of this parameter, a number: that of the step where its factor is 1."""
 
 
 def _as_given(numbers: Numbers, step: int) -> Numbers:
@@ -105,13 +105,13 @@ class UpdateRule:
         return 1 + len(self.state) + self.reads_gradient
 
     def values(self, numbers: Numbers, t: int, dtype: type[np.floating[Any]] = np.float32) -> tuple[float, ...]:
-        """Return the values of `scalars` for update t, from the numbers as kernels of `dtype` have them: corrections
+        """Return the values of `scalars` for update t, from the numbers rounded to `dtype` as in kernels: corrections
         from a β that was rounded first are 40 times closer."""
         given = self.per_step(self.rounded(numbers, dtype), t)
         return tuple(given[name] for name in self.scalars)
 
     def rounded(self, numbers: Numbers, dtype: type[np.floating[Any]] = np.float32) -> dict[str, float]:
-        """Return the numbers as kernels of `dtype` have them: what `per_step` takes."""
+        """Return the numbers rounded to `dtype` as in kernels: the argument of `per_step`."""
         return {name: float(dtype(value)) for name, value in numbers.items()}
 
 
@@ -119,7 +119,7 @@ RULES: dict[str, UpdateRule] = {}
 
 
 def register(rule: UpdateRule) -> UpdateRule:
-    """Add a rule to the table; kernels are kept by its name, so that a name stays with its rule."""
+    """Add a rule to the table; kernels are cached by its name, so a name is never given to another rule."""
     where = f"update rule {rule.name}"
     if rule.name in RULES or not rule.name.isidentifier():
         raise ArgumentError("update rule", "name", repr(rule.name), "a new identifier")
@@ -138,8 +138,8 @@ def register(rule: UpdateRule) -> UpdateRule:
 def update_rule(
     label: str, *numbers: Number, counts: bool = False, per_step: Callable[[Numbers, int], Numbers] = _as_given
 ) -> Callable[[Form], UpdateRule]:
-    """Decorator: register `def rule(p, g, *state, *, lr, **scalars)`, which returns p and the states after the update,
-    as the rule of this name. Its states are called after the parameters behind g: `rule_m` for m."""
+    """Register `def rule(p, g, *state, *, lr, **scalars)`, which returns p and the states after the update, as the rule
+    of this name (decorator). Its states are called after the parameters behind g: `rule_m` for m."""
 
     def decorated(form: Form) -> UpdateRule:
         name = form.__name__
@@ -154,7 +154,7 @@ def update_rule(
 
 
 def rule_of(where: str, name: str) -> UpdateRule:
-    """Return the rule of this name, or raise the error that names the nearest."""
+    """Return the rule of this name, or raise an error that names the nearest."""
     rule = RULES.get(name)
     if rule is None:
         raise unknown_name(where, "rule", str(name), [n for n, r in RULES.items() if r.configurable])

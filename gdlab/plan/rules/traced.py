@@ -16,8 +16,8 @@ from gdlab.plan.terms import Terms, View, terms_of
 
 @dataclass(frozen=True, slots=True)
 class TracedForm:
-    """The lines of a form over its operands (parameter, gradient, states, then the rule's scalars in order), and where
-    the new parameter and states are."""
+    """The traced form of a rule: lines over its operands (parameter, gradient, states, then scalars in order), and the
+    places of the new parameter and states."""
 
     lines: tuple[PointOp, ...]
     results: tuple[Arg, ...]
@@ -25,8 +25,7 @@ class TracedForm:
 
 @lru_cache(maxsize=64)
 def traced(rule: UpdateRule) -> TracedForm:
-    """The form of a rule as a chain, or the error that says what no rule may do: each result element depends on the
-    same elements of the operands alone."""
+    """Trace the form of a rule as a chain; raise where a result element depends on other elements of the operands."""
     assert rule.form is not None  # the caller looked
     where, count = f"update rule {rule.name}", 1 + len(rule.state)
     names = ("p", "g", *rule.state)
@@ -57,7 +56,7 @@ def traced(rule: UpdateRule) -> TracedForm:
 
 
 def _needed(terms: Terms, wanted: list[int]) -> set[int]:
-    """The stored terms that the wanted ones are made of."""
+    """Return the stored terms that the wanted ones are computed from."""
     found, stack = set[int](), [terms.views[t].term for t in wanted]
     while stack:
         term = stack.pop()

@@ -62,7 +62,7 @@ class EClasses:
 
 
 def ordered(op: str, operands: tuple[int, ...]) -> tuple[int, ...]:
-    """Return operands as e-nodes are compared: those of commutative ops sorted."""
+    """Return operands in the order in which e-nodes are compared: those of commutative ops sorted."""
     return tuple(sorted(operands)) if op in COMMUTATIVE else operands
 
 
@@ -89,17 +89,17 @@ class ENodeTypes:
         return self._numbers[type]
 
     def _value(self, type: int) -> Value:
-        """Return an operand of a type."""
+        """Return a scratch operand of a type."""
         if type not in self._values:
             self._values[type] = self._scratch.append("var", (), (), self.types[type])
         return self._values[type]
 
     def attrs(self, op: str, numbers: Iterable[int]) -> Attrs:
-        """Return attributes as a node holds them."""
+        """Return the attributes of these numbers as a node holds them."""
         return tuple(zip(self.signatures[op].attrs, [self.numbers.values[i] for i in numbers], strict=True))
 
     def result(self, case: Key) -> int:
-        """Return the type of (op, operand types, attributes) by the op's shape rule; −1 where it refuses."""
+        """Return the type number of (op, operand types, attributes) by the op's shape rule; −1 where it refuses."""
         number = self._results.get(case)
         if number is None:
             op, operands, numbers = case
@@ -154,7 +154,7 @@ def name_classes(
 
 
 def _keys(prepared: Prepared, encoded: Encoded, class_of: Mapping[int, int]) -> dict[int, Key]:
-    """The e-node of every kept node."""
+    """Return the e-node of every kept node."""
     nodes, attrs, found = prepared.graph._nodes, encoded.attrs, dict[int, Key]()
     for id, inputs in prepared.inputs.items():
         if id in attrs:
@@ -168,7 +168,7 @@ def _keys(prepared: Prepared, encoded: Encoded, class_of: Mapping[int, int]) -> 
 
 
 def _others(found: Saturation, number: Mapping[int, int], home: Mapping[Key, int]) -> dict[Key, int]:
-    """The e-nodes that are in no class yet, with the classes they belong to."""
+    """Return the e-nodes that no class lists yet, with the classes they belong to."""
     made: dict[Key, int] = {}
     for op, operands, attrs, raw in found.enodes:
         try:
@@ -184,7 +184,7 @@ def _others(found: Saturation, number: Mapping[int, int], home: Mapping[Key, int
 
 
 def _alike(prepared: Prepared, ids: list[int]) -> int:
-    """A node of the class; rules that merged nodes of different types, or different leaves, are wrong."""
+    """Return the first of a class's nodes; raise if they differ in type or hold two leaves: then a rule is wrong."""
     nodes, type_of = prepared.graph._nodes, prepared.type_of
     first, type = nodes[ids[0]], type_of[ids[0]]
     leaf = next((id for id in ids if _is_leaf(nodes[id])), None)
@@ -234,7 +234,7 @@ Slots = tuple[tuple[str, tuple[int, ...], tuple[tuple[bool, int], ...], bool], .
 
 
 def _slots(rule: Rule, numbers: Interner) -> tuple[Slots, int]:
-    """The ops of both sides, and how many are on the left; a place counts variables, then the nodes made so far."""
+    """Return the ops of both sides, and the number of those on the left; operands index variables, then ops."""
     place = {rule.names[name]: i for i, name in enumerate(rule.variables)}
     slots = []
     for node in (*rule.left_nodes, *rule.right_nodes):
@@ -268,7 +268,7 @@ def _firings(
 def _instantiate(
     slots: Slots, env: tuple[int, ...], attrs: tuple[int, ...], home: Mapping[Key, int]
 ) -> list[Key] | None:
-    """The e-nodes of both sides; None where one was dropped."""
+    """Return the e-nodes of both sides of a firing; None where one of them was dropped."""
     classes, keys = list(env), []
     for op, places, given, commutative in slots:
         operands = [classes[i] for i in places]
@@ -287,7 +287,7 @@ def _instantiate(
 def fold_firings(
     prepared: Prepared, classes: EClasses, folded: Mapping[int, Folded], encoded: Encoded, rule: int
 ) -> list[Firing]:
-    """Return folding as firings of the rule of this number: a node is equal to a fill or a constant."""
+    """Return the foldings as firings of the rule of this number: a node is equal to a fill or a constant."""
     firings = []
     for id, value in folded.items():
         key = fold_key(prepared, id, value, encoded.numbers)
@@ -315,7 +315,7 @@ def packed_firings(
 
 
 def distinct(firings: Iterable[Firing]) -> list[Firing]:
-    """Return the firings, of each pack that of its first product alone: together they are one rewrite."""
+    """Return the firings, with only the first of each pack: its firings together are one rewrite."""
     seen, first = set[tuple[int, tuple[int, ...]]](), list[Firing]()
     for f in firings:
         if f.rule >= 0 or not f.env or (f.rule, f.env) not in seen:

@@ -1,4 +1,4 @@
-"""Write schema, rules and graphs as egglog text and rows; what conditions ask, as facts for both engines."""
+"""Write schema, rules and graphs as egglog text and rows, and conditions of rules as facts for both engines."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ Table = tuple[int, int]  # number and columns: its rows go into the relation of 
 # schema and rules -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class OpSignature:
-    """Columns of an op: operands, then attributes by name. An op that takes any number of operands has one per
-    number."""
+    """Columns of an op: operands, then attributes by name. An op that takes any number of operands has one per number.
+    """
 
     op: str
     inputs: int
@@ -43,7 +43,7 @@ class OpSignature:
 
     @property
     def egg(self) -> str:
-        """Its constructor; plain names would collide with egglog's own."""
+        """Name of its egglog constructor, prefixed: plain op names would collide with egglog's own."""
         name = "o_" + self.op.encode("ascii", "backslashreplace").decode().replace("\\", "_")
         return f"{name}__{self.inputs}" if self.variadic else name
 
@@ -101,7 +101,7 @@ def program_of(rules: Sequence[Rule], ops: Iterable[OpArity] | None = None) -> R
 def _reached(
     rules: Sequence[Rule], ops: Iterable[OpArity] | None
 ) -> tuple[tuple[Rule, ...], tuple[OpSignature, ...]]:
-    """The rules whose left side can come about from these ops, and the signatures of all ops that can."""
+    """Return the rules whose left side can arise from these ops, and the signatures of all ops that can arise."""
     if ops is None:
         records = [op for op in REGISTRY.values() if not isinstance(op.kernel, Leaf) and not op.variadic]
         known = {(op.name, len(op.operands)) for op in records} | {n for r in rules for n in _sides(r)[0]}
@@ -123,7 +123,7 @@ def _reached(
 
 @lru_cache(maxsize=1024)
 def _sides(rule: Rule) -> tuple[frozenset[OpArity], frozenset[OpArity]]:
-    """The ops of both sides."""
+    """Return the ops of the left and of the right side of a rule."""
     left, right = (frozenset((n.op, len(n.inputs)) for n in nodes) for nodes in (rule.left_nodes, rule.right_nodes))
     return left, right
 
@@ -133,7 +133,7 @@ def _signature(name: str, inputs: int) -> OpSignature:
 
 
 def attr_names(name: str) -> tuple[str, ...]:
-    """The names of an op's attributes, in the order in which e-nodes hold them."""
+    """Return the names of an op's attributes, in the order in which e-nodes hold them."""
     return ("data",) if name == "constant" else tuple(sorted(p.name for p in REGISTRY[name].attributes))
 
 
@@ -152,7 +152,7 @@ def _constructor(s: OpSignature) -> Stated:
 
 
 def _relations(rules: Iterable[Rule], literals: Interner) -> tuple[Relation, ...]:
-    """Return the relations that the rules ask for: types first, then by subject and name."""
+    """Return the relations that the rules require: types first, then by subject and name."""
     used = {relation for rule in rules for relation, _ in premises(rule, literals).facts} - {EQUAL}
     return tuple(sorted(used, key=lambda r: (r is not TYPE, SUBJECTS.index(r.subject), r.name)))
 
@@ -175,7 +175,7 @@ def _ingest(action: str, columns: int) -> str:
 
 
 class Premises(NamedTuple):
-    """The facts of a rule's conditions over its variables, and the pairs to compare once all are found."""
+    """The facts of a rule's conditions over its variables, and the pairs of values to compare afterwards."""
 
     facts: tuple[tuple[Relation, tuple[Column, ...]], ...]
     compared: tuple[tuple[str, Column], ...]
@@ -194,7 +194,7 @@ def node_variables(rule: Rule) -> dict[int, str]:
 
 
 def premises(rule: Rule, literals: Interner) -> Premises:
-    """Return what both engines ask beside the left side; facts about a type are asked of the node's `TYPE`.
+    """Return the facts that both engines require besides the left side; facts about a type are about the `TYPE`.
 
     A value that is known already is compared once all are found, and not by a join: egglog 13.2 loses such joins in
     rules of eight premises and more, and then finds what is not there.
@@ -277,10 +277,10 @@ class GraphRows:
     leaves: list[int] = field(default_factory=list)
     facts: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
     count: int = 0
-    texts: dict[str, str] = field(default_factory=dict)  # what `tables` made of it last
+    texts: dict[str, str] = field(default_factory=dict)  # the last result of `tables`
 
     def tables(self, program: RuleProgram) -> dict[str, str]:
-        """Lines of columns by relation, in egglog's own format: a tab between two, a line break behind each row."""
+        """Write the rows as lines by relation, in egglog's format: a tab between columns, a line break after each."""
         texts: dict[str, list[str]] = {}
         for name, rows in self._named(program):
             number, columns = program.inputs[name]
@@ -298,7 +298,7 @@ class GraphRows:
 
 
 def _joined(program: RuleProgram, facts: Mapping[str, list[tuple[int, ...]]]) -> dict[str, list[tuple[int, ...]]]:
-    """The facts, with those of one node in one row where `TOGETHER` says so."""
+    """Return the facts, with those of one node joined in one row where `TOGETHER` says so."""
     rest = dict(facts)
     for names in TOGETHER:
         if "+".join(names) in program.inputs:
@@ -312,7 +312,7 @@ def _joined(program: RuleProgram, facts: Mapping[str, list[tuple[int, ...]]]) ->
 def by_arity(
     program: RuleProgram, op: str, rows: list[tuple[int, ...]]
 ) -> Iterator[tuple[OpSignature, list[tuple[int, ...]]]]:
-    """The rows of an op by signature: one for each number of operands."""
+    """Yield the rows of an op with their signature: one for each number of operands."""
     s = program.signatures[op]
     if not s.variadic:
         yield s, rows
@@ -323,7 +323,7 @@ def by_arity(
 
 
 def program_text(program: RuleProgram, given: GraphRows | Mapping[str, str], iterations: int | None) -> str:
-    """Schema, rules, graph (rows, or what `GraphRows.tables` made of them) and schedule as one text that egglog runs
+    """Write schema, rules, graph (rows, or the result of `GraphRows.tables`) and schedule as one text that egglog runs
     alone. `iterations` None: as many as it takes until nothing is new, since engines do not need equally many."""
     tables = given.tables(program) if isinstance(given, GraphRows) else given
     facts = [f"({name} {line.replace(chr(9), ' ')})" for name, text in tables.items() for line in text.splitlines()]

@@ -26,7 +26,7 @@ Key = tuple[str, tuple[int, ...], tuple[int, ...]]  # an e-node: op, operand cla
 
 @dataclass
 class Encoded:
-    """Rows, and how to read attribute numbers back."""
+    """An encoded graph: its rows, and the maps that turn attribute numbers back into values."""
 
     rows: GraphRows
     numbers: Interner
@@ -36,8 +36,8 @@ class Encoded:
 def encode(
     prepared: Prepared, program: RuleProgram, folded: Mapping[int, Folded], siblings: Iterable[Siblings]
 ) -> Encoded:
-    """Return one row per kept node, one more per folded one, those of packed products, and the facts that the rules
-    ask for."""
+    """Encode a graph: one row per kept node, one more per folded one, those of packed products, and the facts that the
+    rules require."""
     numbers, attrs = program.literals.copy(), {}
     rows = GraphRows(count=len(prepared.kept))
     for id in prepared.kept:
@@ -61,7 +61,7 @@ def encode(
 def facts_of(
     prepared: Prepared, program: RuleProgram, numbers: Interner, folded: Mapping[int, Folded]
 ) -> dict[str, list[tuple[int, ...]]]:
-    """Return the rows of each relation that the rules ask for."""
+    """Return the rows of each relation that the rules require."""
     graph = prepared.graph
     nodes = [graph._nodes[id] for id in prepared.kept]
     types = list(dict.fromkeys([prepared.type_of[id] for id in prepared.kept]))
@@ -76,15 +76,15 @@ def facts_of(
         outputs=frozenset(prepared.same[id] for id in graph.output_ids),
         folded=folded,
         numbers=numbers,
-        opened=frozenset(op for rule in program.rules for op in _asked(rule, WRITTEN)),
+        opened=frozenset(op for rule in program.rules for op in _ops_required(rule, WRITTEN)),
     )
     # in this order new attribute values get their numbers
     relations = sorted(program.relations, key=lambda r: (ORDER.index(r.subject), r.name))
     return {relation.name: relation.rows(facts) for relation in relations}
 
 
-def _asked(rule: Rule, relation: Relation) -> Iterator[str]:
-    """Return the ops of the inner nodes that a rule asks a relation of."""
+def _ops_required(rule: Rule, relation: Relation) -> Iterator[str]:
+    """Return the ops of the inner nodes for which a rule requires a relation."""
     facts = (fact for condition in rule.where for fact in condition.facts)
     return (rule.pattern.node(rule.names[str(fact.terms[0])]).op for fact in facts if fact.relation is relation)
 
@@ -97,7 +97,7 @@ def fold_key(prepared: Prepared, id: int, value: Folded, numbers: Interner) -> K
 
 
 def _add_packed(rows: GraphRows, s: Siblings, numbers: Interner) -> None:
-    """Add the pack, the wider product, and the columns of it that each of the products is."""
+    """Add the rows of packed products: the pack, the wider product, and the column range of each of the products."""
     pack, product = s.ids
     rows.ops.setdefault(PACKED, []).append((pack, *s.weights, numbers(s.axis)))
     rows.ops.setdefault(s.op, []).append((product, s.left, pack))

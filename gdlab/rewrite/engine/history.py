@@ -22,7 +22,7 @@ Key = tuple[str, tuple[int, ...], tuple[int, ...]]  # op, operand classes, attri
 
 @dataclass(frozen=True, slots=True)
 class NamedNode:
-    """An e-node: the class it is in, op, operand classes, and the label of the rule that made it (None: the graph's).
+    """An e-node by name: class, op, operand classes, and the label of the rule that made it (None: the graph's).
 
     A class is named `%i` by its lowest node of the graph, or `+j` in order of creation.
     """
@@ -34,15 +34,15 @@ class NamedNode:
     label: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; no attributes where there are none."""
+        """Return plain values for JSON; no attributes where there are none."""
         plain = {"class": self.cls, "op": self.op, "children": list(self.children), "label": self.label}
         return plain | ({"attrs": [_plain(v) for v in self.attrs]} if self.attrs else {})
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """One iteration: e-nodes that came, classes that were merged (the name that stays, the name that goes), how many
-    e-nodes became equal to others, and firings per rule label."""
+    """The change of one iteration: e-nodes added, classes merged (the name that stays, the name that goes), the number
+    of e-nodes that became equal to others, and firings per rule label."""
 
     added: tuple[NamedNode, ...]
     merged: tuple[tuple[str, str], ...]
@@ -50,7 +50,7 @@ class Delta:
     fired: tuple[tuple[str, int], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values for JSON."""
         return {
             "added": [n.to_json() for n in self.added],
             "merged": [list(pair) for pair in self.merged],
@@ -98,24 +98,24 @@ def deltas(
 
 
 def renamed(node: NamedNode, moved: Mapping[str, str]) -> NamedNode:
-    """Return an e-node without its label, some of its classes under other names."""
+    """Return an e-node without its label, with the classes in `moved` renamed."""
     children = tuple([moved.get(c, c) for c in node.children])
     return NamedNode(moved.get(node.cls, node.cls), node.op, sorted_operands(node.op, children), node.attrs)
 
 
 def sorted_operands(op: str, children: tuple[str, ...]) -> tuple[str, ...]:
-    """Return class names as e-nodes are compared: those of commutative ops in one order."""
+    """Return class names in the order in which e-nodes are compared: those of commutative ops sorted."""
     return tuple(sorted(children, key=rank)) if op in COMMUTATIVE else children
 
 
 @lru_cache(maxsize=4096)
 def rank(name: str) -> tuple[int, int]:
-    """Return the order of class names: those of the graph first."""
+    """Return the sort key of a class name: classes of the graph come first."""
     return (name[0] != "%"), int(name[1:])
 
 
 def _e_nodes(shot: EGraphSnapshot) -> dict[Key, int]:
-    """The e-nodes of a snapshot with their classes; commutative operands in one order."""
+    """Return the e-nodes of a snapshot with their classes; commutative operands are sorted."""
     found: dict[Key, int] = {}
     for op, operands, attrs, c in shot.enodes:
         found[op, tuple(sorted(operands)) if op in COMMUTATIVE else operands, attrs] = c
@@ -123,13 +123,13 @@ def _e_nodes(shot: EGraphSnapshot) -> dict[Key, int]:
 
 
 def _order(key: Key, names: Mapping[int, str]) -> tuple[Any, ...]:
-    """By op, operands (of commutative ops by name: class numbers are the engine's own) and attributes."""
+    """Return the sort key of an e-node: op, operands by name (class numbers are the engine's own), attributes."""
     ranks = [rank(names[k]) for k in key[1]]
     return (key[0], tuple(sorted(ranks) if key[0] in COMMUTATIVE else ranks), key[2])
 
 
 def _kept_names(known: Mapping[NamedNode, None], shot: EGraphSnapshot, numbers: Interner) -> dict[str, int]:
-    """Return the present class of each class before: those of the graph by their nodes, others by their e-nodes."""
+    """Return the present class of each earlier name: those of the graph by their nodes, others by their e-nodes."""
     home = _e_nodes(shot)
     found = {f"%{id}": c for id, c in shot.class_of.items()}
     waiting = [n for n in known if n.cls not in found]
@@ -153,7 +153,7 @@ def _kept_names(known: Mapping[NamedNode, None], shot: EGraphSnapshot, numbers: 
 
 
 def _all_names(kept: Mapping[str, int], shot: EGraphSnapshot, count: int) -> tuple[dict[int, str], int]:
-    """The name of every class, new ones numbered level by level, and how many numbers are given out."""
+    """Return the name of every class, new ones numbered level by level, and the count of numbers used so far."""
     names: dict[int, str] = {}
     for name, c in sorted(kept.items(), key=lambda item: rank(item[0])):
         names.setdefault(c, name)
@@ -171,7 +171,7 @@ def _all_names(kept: Mapping[str, int], shot: EGraphSnapshot, count: int) -> tup
 
 
 def _labels(shot: EGraphSnapshot, rules: Sequence[Rule], numbers: Interner) -> dict[Key, str]:
-    """For every e-node on the right side of a firing the label of the first rule that fired so."""
+    """Map every e-node on the right side of a firing to the label of the first rule that made it so."""
     home = _e_nodes(shot)
     labels: dict[Key, str] = {}
     for rule, rows in zip(rules, shot.fired, strict=True):

@@ -27,18 +27,18 @@ from gdlab.base.words import duration, plural, sig, whole
 from gdlab.rewrite.engine.egglog_program import GraphRows, RuleProgram
 from gdlab.rewrite.rules.pattern import COMMUTATIVE
 
-__all__ = ["Budget", "ENode", "EngineFailure", "Firing", "Gate", "Saturation", "EGraphSnapshot", "saturate"]
+__all__ = ["Budget", "ENode", "EngineFailure", "Firing", "BudgetCheck", "Saturation", "EGraphSnapshot", "saturate"]
 
 ENGINES_KEPT = 16  # small ones: each holds the ops and rules of one kind of graph
 RUNS = 64  # of one engine: its e-graph keeps a report of every iteration, 6 KB a run, which Pop does not remove
 BELIEVED = 0.02  # of our own clock: egglog 14 accounts for a third of it, egglog 13 for a thousandth
 MEMORY = "/dev/shm"  # files in memory, where the system has them: a busy disk would hold every call up
-SLICE_SECONDS = 0.05  # how long Ctrl-C waits at most
+SLICE_SECONDS = 0.05  # the longest wait for Ctrl-C
 Stop = Literal["saturated", "iterations", "enodes", "time"]
 
 
 class EngineFailure(Exception):
-    """egglog is missing, or it failed; the text says how. Everything it held is dropped."""
+    """The failure of egglog, or its absence, as text. Everything it held is dropped."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Budget:
                 raise OptimizeError("Budget", name, repr(value), f"{'a number' if name == 'seconds' else 'an int'} ≥ 0")
 
     def cap(self, nodes: int) -> int:
-        """The e-node limit for a graph of `nodes` nodes."""
+        """Return the e-node limit for a graph of `nodes` nodes."""
         return max(20_000, 10 * nodes) if self.enodes is None else self.enodes
 
 
@@ -68,8 +68,8 @@ Firing = tuple[tuple[int, ...], tuple[int, ...], int]  # classes of the variable
 
 @dataclass
 class EGraphSnapshot:
-    """An e-graph with classes as numbers of no meaning: the class of every node, all e-nodes, and per rule of the
-    program its firings so far."""
+    """The e-graph at one moment, with arbitrary class numbers: the class of every node, all e-nodes, and the firings so
+    far of each rule of the program."""
 
     class_of: dict[int, int] = field(default_factory=dict)
     enodes: list[ENode] = field(default_factory=list)
@@ -78,8 +78,8 @@ class EGraphSnapshot:
 
 @dataclass
 class Saturation:
-    """The result of an engine: the e-graph at the end (`history`: at the start and after every iteration, where it was
-    asked for), and counts of its work."""
+    """The result of an engine: the e-graph at the end (`history`: at the start and after every iteration, on request),
+    and counts of its work."""
 
     last: EGraphSnapshot = field(default_factory=EGraphSnapshot)
     history: list[EGraphSnapshot] = field(default_factory=list)
@@ -106,8 +106,8 @@ class Saturation:
         return self.last.fired
 
 
-class Gate:
-    """Whether saturation goes on: asked after every iteration, and a guess of the next one counts too."""
+class BudgetCheck:
+    """The check of the budget after every iteration; it also guesses the size after the next one."""
 
     def __init__(self, nodes: int, budget: Budget) -> None:
         self.budget, self.cap, self.begin = budget, budget.cap(nodes), time.perf_counter()
@@ -116,7 +116,7 @@ class Gate:
         self.detail = f"stopped after {plural(budget.iterations, 'iteration')}"
 
     def closed(self, enodes: int, updated: bool) -> bool:
-        """Whether that was the last iteration; `stop` and `detail` say why."""
+        """Return whether saturation ends with this iteration; `stop` and `detail` say why."""
         self.rounds += 1
         ratio = enodes / self.size
         guess = enodes * ratio * max(1.0, ratio / self.grown) ** 2
@@ -158,7 +158,7 @@ class _Engines:
         yield
 
     def clean(self) -> Job[None]:
-        """Empty the engine that was used last: a job of its own after every run, because nobody waits for it."""
+        """Empty the engine that was used last: a job of its own after every run, so that no caller waits for it."""
         try:
             for engine in reversed(self.ready.values()):
                 return engine.clean()
@@ -246,7 +246,7 @@ _importing = threading.Lock()
 
 
 def bindings() -> Any:
-    """egglog's compiled module alone: importing the package takes a second.
+    """Import egglog's compiled module alone: importing the package takes a second.
 
     Once per process, and under its own name, because initialising it a second time panics (egglog 14.0.0).
     """
@@ -311,7 +311,7 @@ class _Engine:
     def _iterate(self, nodes: int, budget: Budget, cancelled: threading.Event, history: bool) -> Saturation:
         rules = range(len(self.program.rules))
         found = Saturation(matched=[0 for _ in rules], rule_seconds=[0.0 for _ in rules])
-        gate, sizes = Gate(nodes, budget), list[list[int]]()
+        check, sizes = BudgetCheck(nodes, budget), list[list[int]]()
         frozen: list[Any] = []  # the tables after every iteration, with history after loading too
         if history or not budget.iterations:
             frozen.append(self.graph.freeze().functions)
@@ -327,9 +327,9 @@ class _Engine:
             frozen.append(self.graph.freeze().functions if report.updated or not frozen else frozen[-1])
             if cancelled.is_set():
                 raise EngineFailure("cancelled")
-            if gate.closed(now, report.updated):
+            if check.closed(now, report.updated):
                 break
-        found.stop, found.detail = gate.stop, gate.detail
+        found.stop, found.detail = check.stop, check.detail
         found.first_seen = [_one_iteration([row[j] for row in sizes]) for j in rules]
         found.last, classes = self._decode(frozen[-1])
         if found.stop != "saturated":
@@ -340,7 +340,7 @@ class _Engine:
         return found
 
     def _count(self, found: Saturation, report: Any, seconds: float) -> None:
-        """Matches and time per rule: our own clock around the iteration, shared out by egglog's times per rule.
+        """Add matches and time per rule: the iteration by our clock, divided in proportion to egglog's times.
 
         egglog 13 reports times a thousand times too small, in whole microseconds: where they add up to next to nothing,
         matches share instead.
@@ -386,7 +386,7 @@ class _Engine:
 
 
 def _merged(shot: EGraphSnapshot) -> EGraphSnapshot:
-    """Return the snapshot with classes merged that hold one e-node of a commutative op in two orders of its operands.
+    """Merge the classes that hold one e-node of a commutative op in two orders of its operands.
 
     Turning operands around is a rule here: before the iteration that applies it, x + y and y + x may be two classes.
     """
@@ -401,7 +401,7 @@ def _merged(shot: EGraphSnapshot) -> EGraphSnapshot:
 
 
 def _two_orders(shot: EGraphSnapshot) -> dict[int, int]:
-    """Return for every class that is to be merged the class that stays: the lowest of those with an e-node in common.
+    """Map every class that is to be merged to the class that stays: the lowest of those with an e-node in common.
 
     All e-nodes are looked at: those of other ops become equal when the classes of their operands are merged.
     """
@@ -439,6 +439,6 @@ def _firing(
 
 
 def _one_iteration(sizes: Sequence[int]) -> int | None:
-    """The iteration (from 1) in which a count went from 0 to where it stayed; None where it took several."""
+    """Return the iteration (from 1) in which all of a count's growth happened; None where it took several."""
     grown = [k for k, (a, b) in enumerate(zip([0, *sizes], sizes, strict=False), 1) if a != b]
     return grown[0] if len(grown) == 1 else None

@@ -1,4 +1,4 @@
-"""Saturate a graph under the same rules without egglog: an e-graph in Python, matched again only where it changed.
+"""Saturate a graph under the same rules without egglog: an e-graph in Python, matched again where it changed.
 
 Slower than egglog (tens of times on large graphs), and equal in its results: it takes the same program, reads the
 same rows, asks the same facts, and returns the same record. Its matcher is its own: an operand is a class of many
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from gdlab.graph import AttrVar
 from gdlab.op import REGISTRY
 from gdlab.rewrite.engine.egglog_program import Column, GraphRows, RuleProgram, by_arity, node_variables, premises
-from gdlab.rewrite.engine.saturate import Budget, EGraphSnapshot, ENode, Firing, Gate, Saturation
+from gdlab.rewrite.engine.saturate import Budget, BudgetCheck, EGraphSnapshot, ENode, Firing, Saturation
 from gdlab.rewrite.rules.pattern import COMMUTATIVE, Rule
 from gdlab.rewrite.rules.relations import EQUAL, TYPE, Relation
 
@@ -33,7 +33,8 @@ def saturate(program: RuleProgram, rows: GraphRows, budget: Budget, *, history: 
     plans = [_Plan(rule, program) for rule in program.rules]
     fired: list[dict[Firing, None]] = [{} for _ in plans]
     found = Saturation(matched=[0 for _ in plans], rule_seconds=[0.0 for _ in plans])
-    gate, sizes, limit = Gate(rows.count, budget), list[list[int]](), OVERRUN * max(budget.cap(rows.count), rows.count)
+    check, sizes = BudgetCheck(rows.count, budget), list[list[int]]()
+    limit = OVERRUN * max(budget.cap(rows.count), rows.count)
     if history:
         found.history.append(graph.snapshot(fired))
     depth = max((plan.depth for plan in plans), default=0)
@@ -50,9 +51,9 @@ def saturate(program: RuleProgram, rows: GraphRows, budget: Budget, *, history: 
         found.iterations.append((graph.size, graph.count, len(matches), time.perf_counter() - start))
         if history:
             found.history.append(graph.snapshot(fired))
-        if gate.closed(graph.size, cut or graph.changes != before):
+        if check.closed(graph.size, cut or graph.changes != before):
             break
-    found.stop, found.detail = gate.stop, gate.detail
+    found.stop, found.detail = check.stop, check.detail
     found.first_seen = [_one_iteration([row[j] for row in sizes]) for j in range(len(plans))]
     found.last = graph.snapshot(fired)
     return found
@@ -72,7 +73,7 @@ def _match_all(
 
 
 def _apply(graph: _EGraph, plan: _Plan, env: Env, fired: dict[Firing, None]) -> None:
-    """Make the right side, let it be equal to the root, and write the firing down."""
+    """Add the right side's e-nodes, merge the result with the root, and record the firing."""
     made = dict(env)
     for step in plan.right:
         if step.name not in made:
@@ -140,11 +141,11 @@ class _EGraph:
 
     @property
     def size(self) -> int:
-        """E-nodes as egglog counts them: both orders of commutative operands."""
+        """The number of e-nodes as egglog counts them: both orders of commutative operands."""
         return len(self.home) + self.twice
 
     def find(self, c: int) -> int:
-        """The class that c is part of now."""
+        """Return the present class of class number c."""
         parent = self.parent
         while parent[c] != c:
             parent[c] = parent[parent[c]]
@@ -152,7 +153,7 @@ class _EGraph:
         return c
 
     def make(self, op: str, operands: tuple[int, ...], attrs: tuple[int, ...]) -> int:
-        """The class of this e-node, a new one if there is none."""
+        """Return the class of this e-node; a new one if there is none."""
         key = op, _ordered(op, operands), attrs
         c = self.home.get(key)
         if c is not None:
@@ -172,7 +173,7 @@ class _EGraph:
             self.readers[k][key] = None
 
     def union(self, a: int, b: int) -> None:
-        """Make two classes one; `rebuild` has to follow."""
+        """Merge two classes; `rebuild` has to follow."""
         a, b = self.find(a), self.find(b)
         if a == b:
             return
@@ -190,7 +191,7 @@ class _EGraph:
         self.merged.append(lost)
 
     def rebuild(self) -> None:
-        """Write every e-node that reads a lost class anew; two that became the same make their classes one."""
+        """Rewrite every e-node that reads a merged-away class; where two become the same, merge their classes."""
         while self.merged:
             lost = self.merged.pop()
             for key in list(self.readers[lost]):
@@ -214,7 +215,7 @@ class _EGraph:
         self._spread_types()
 
     def _spread_types(self) -> None:
-        """Give a result and its first operand each other's types, where the op lets both have one type."""
+        """Spread types between a result and its first operand, for ops where both have one type."""
         types = self.facts[TYPE.name]
         for key in [key for key in self.of_first if key in self.home]:
             pair = self.find(self.home[key]), self.find(key[1][0])
@@ -226,7 +227,7 @@ class _EGraph:
                     self.changes += 1
 
     def roots(self, depth: int) -> dict[tuple[str, int], list[Key]]:
-        """E-nodes by op whose class changed, or one less than `depth` levels below them: where rules may match anew."""
+        """Return e-nodes by op in or up to `depth` levels above a changed class: rules may match there anew."""
         front = list(dict.fromkeys(self.find(c) for c in self.changed))
         self.changed = {}
         found: dict[Key, None] = {}
@@ -245,7 +246,7 @@ class _EGraph:
         return by_op
 
     def rows_with(self, name: str, given: Sequence[int | None]) -> Sequence[Row]:
-        """The rows of a table that have these values where one is given."""
+        """Return the rows of a table with these values in the columns where one is given."""
         at = tuple([i for i, value in enumerate(given) if value is not None])
         found = self.places.get((name, at))
         if found is None:
@@ -255,14 +256,14 @@ class _EGraph:
         return found.get(tuple([value for value in given if value is not None]), ())
 
     def snapshot(self, fired: Iterable[Iterable[Firing]]) -> EGraphSnapshot:
-        """The e-graph as the pipeline reads it."""
+        """Return the e-graph in the form that later passes read."""
         find = self.find
         enodes: list[ENode] = [(op, args, attrs, find(c)) for (op, args, attrs), c in self.home.items() if op != "Leaf"]
         rows = [list(self.as_now(of_rule)) for of_rule in fired]
         return EGraphSnapshot({id: find(c) for id, c in self.class_of.items()}, enodes, rows)
 
     def as_now(self, fired: Iterable[Firing]) -> dict[Firing, None]:
-        """Firings with the classes of now; two that became the same count once."""
+        """Return the firings with present class numbers; firings that became the same count once."""
         find = self.find
         return dict.fromkeys((tuple(map(find, env)), attrs, find(root)) for env, attrs, root in fired)
 
@@ -278,7 +279,7 @@ def _ordered(op: str, operands: tuple[int, ...]) -> tuple[int, ...]:
 # matching -------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One op of a pattern: its name, the names of its operands, and attributes: the name of a variable or a number."""
+    """One op of a pattern: its name, the names of its operands, and attributes (a variable's name, or a number)."""
 
     name: str
     op: tuple[str, int]
@@ -287,7 +288,7 @@ class _Step:
 
 
 class _Plan:
-    """A rule made ready: left ops from the root down, facts to ask, right ops from the leaves up."""
+    """A rule prepared for matching: left ops from the root down, facts to check, right ops from the leaves up."""
 
     def __init__(self, rule: Rule, program: RuleProgram) -> None:
         literals = program.literals
@@ -311,7 +312,7 @@ class _Plan:
         self.depth = len(self.steps)
 
     def matches(self, graph: _EGraph, root: Key) -> Iterator[Env]:
-        """Every way in which the left side stands at this e-node and the facts hold."""
+        """Yield every assignment of variables under which the left side matches at this e-node and the facts hold."""
         stack: list[tuple[int, Env]] = []
         start = {self.root: graph.find(graph.home[root])}
         stack += [(1, env) for env in _unify(self.steps[0], root, start)]
@@ -326,7 +327,7 @@ class _Plan:
 
 
 def _unify(step: _Step, key: Key, env: Env) -> Iterator[Env]:
-    """The environments in which this e-node is this op of the pattern: both orders of commutative operands."""
+    """Yield the environments in which this e-node is this op of the pattern, by any order of commutative operands."""
     _, operands, attrs = key
     orders = [operands]
     if step.op[0] in COMMUTATIVE and operands[0] != operands[1]:

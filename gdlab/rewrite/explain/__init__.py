@@ -1,1 +1,1 @@
-"""Tell how an optimized graph came about: replayable steps, derivations, the report and its answers."""
+"""Explain how an optimized graph came about: replayable steps, derivations, the report and its answers."""

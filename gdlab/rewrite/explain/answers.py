@@ -1,4 +1,4 @@
-"""Answer questions to a report in words: what made a node, why two nodes were not fused, or a rule not used."""
+"""Answer questions to a report in words: why a node is as it is, why two nodes were not fused, or a rule not used."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gdlab.rewrite.explain.near_misses import Missed, why_not_used
 from gdlab.rewrite.rules.matching import GraphUses, PatternMatch, layouts, matches
 from gdlab.rewrite.rules.pattern import Refusal, Rule
 
-__all__ = ["RuleAnswer", "Asked"]
+__all__ = ["RuleAnswer", "AnswerData"]
 
 ABOVE = 3  # levels of readers in which a rule's root is looked for
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RuleAnswer:
-    """An answer in words (`print` it, or let a notebook show it), with the steps or near misses it speaks of."""
+    """An answer in words (`print` it, or let a notebook show it), with the steps or near misses it cites."""
 
     text: str
     steps: tuple[Step, ...] = ()
@@ -34,7 +34,7 @@ class RuleAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AnswerData:
     """The data of the answers: the result, the stable ids of its nodes, all rules, and why some took no part."""
 
     graph: Graph
@@ -43,7 +43,7 @@ class Asked:
     off: Mapping[str, Refusal]
     early: Refusal | None
 
-    # why ----------------------------------------------------------------------------------------------------------
+    # questions: why -----------------------------------------------------------------------------------------------
     def why(self, steps: Sequence[Step], node: Any) -> RuleAnswer:
         """Return the steps that led to a node of the result, first to last."""
         made = self._node(node)
@@ -55,7 +55,7 @@ class Asked:
         return RuleAnswer("\n".join(lines), steps)
 
     def _node(self, given: Any) -> Node:
-        """A node by id, Value, Node or name."""
+        """Return the node of the result that an id, a Value, a Node or a name stands for."""
         id = getattr(given, "id", given)
         if isinstance(id, str):
             named = [n for n in self.graph if n.name == id]
@@ -63,11 +63,11 @@ class Asked:
                 return named[-1]
         elif isinstance(id, int) and not isinstance(id, bool) and 0 <= id < len(self.graph):
             node = self.graph.node(id)
-            if _is_it(given, node):
+            if _is_of_graph(given, node):
                 return node
         raise OptimizeError("report", "node", repr(given), f"an id 0 … {len(self.graph) - 1} or a name of the result")
 
-    # why not ------------------------------------------------------------------------------------------------------
+    # questions: why not -------------------------------------------------------------------------------------------
     def why_not_rule(self, steps: Sequence[Step], near: Sequence[Missed], name: Any) -> RuleAnswer:
         """Return why a rule was not used, or not more often."""
         wanted = str(getattr(name, "name", name))
@@ -87,7 +87,7 @@ class Asked:
             return f"{rule.label} took no part: {self.off[rule.name][1]}."
         if rule.left < 0:
             return f"{rule.label} found nothing to do."
-        tried = [layout for n in self.graph for layout in self._tried(rule, n.id)]
+        tried = [layout for n in self.graph for layout in self._layouts_at(rule, n.id)]
         best = max(tried, key=lambda layout: len(layout.bound), default=None)
         if best is None or not best.bound:
             return f"{rule.label} found no {rule.pattern.node(rule.left).op} in the graph."
@@ -107,7 +107,7 @@ class Asked:
             if rule.left < 0 or rule.label in labels or len(rule.left_nodes) < 2:
                 continue
             for root in self._roots(high.id):
-                tried = self._tried(rule, root)
+                tried = self._layouts_at(rule, root)
                 if any(layout.misfit is None and pair <= layout.inner for layout in tried):
                     lines.append(f"{rule.label} was not used at %{root}: {self._refusal(rule, root)}.")
                 misfits = [(layout, layout.misfit) for layout in tried if layout.misfit is not None]
@@ -120,7 +120,7 @@ class Asked:
         return RuleAnswer("\n".join(lines), (), recorded)
 
     def _roots(self, id: int) -> list[int]:
-        """A node and the nodes above it that may be the root of a pattern around it."""
+        """Return a node and those above it that may be the root of a pattern around it."""
         readers = users(self.graph)
         roots, front = [id], [id]
         for _ in range(ABOVE):
@@ -128,8 +128,8 @@ class Asked:
             roots += front
         return list(dict.fromkeys(roots))
 
-    def _tried(self, rule: Rule, root: int) -> list[PatternMatch]:
-        """Return all layouts at a root, exchanged operands first: of layouts that fit equally far answers take one."""
+    def _layouts_at(self, rule: Rule, root: int) -> list[PatternMatch]:
+        """Return all layouts at a root, exchanged operands first: of equally good layouts, answers cite one."""
         return [*layouts(rule, self.graph, root)][::-1]
 
     def _refusal(self, rule: Rule, root: int) -> str:
@@ -141,8 +141,8 @@ class Asked:
         return "its pattern is not there"
 
 
-def _is_it(given: Any, node: Node) -> bool:
-    """Whether a Value or a Node is not of another graph, such as the one before; ids are taken as they are."""
+def _is_of_graph(given: Any, node: Node) -> bool:
+    """Return whether a Value or a Node is of this graph and not of another, such as the one before; ids always pass."""
     record = getattr(given, "node", given)
     return not isinstance(record, Node) or replace(record, name=node.name) == node
 
@@ -152,7 +152,7 @@ def _named(node: Node) -> str:
 
 
 def _leading_to(steps: Sequence[Step], id: int) -> tuple[Step, ...]:
-    """The steps that added a node, or handed it the readers of others, and those that led to what they replaced."""
+    """Return the steps that added a node or gave it readers of others, and those that led to the nodes it replaced."""
     wanted, leading = {id}, []
     for step in reversed(steps[:-1]):
         if wanted & {n.id for n in step.added} or any(new in wanted for _, _, new in step.rewired):

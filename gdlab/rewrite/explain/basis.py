@@ -1,4 +1,4 @@
-"""The derivations of a result: the shortest one of every e-node, and the notes of the walk that shows them."""
+"""Derive e-nodes: the shortest derivation of each, and the notes of the walk that turns them into steps."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A note of the walk: the node that came, the ones it replaced, and the firing behind it (None: they became
-    the same). `shown`: a step was made of it."""
+    """A note of the walk: the node added, the nodes it replaced, and the firing behind it (None: they became the same).
+    `shown`: a step was made of it."""
 
     to: int
     at: tuple[int, ...]
@@ -42,8 +42,8 @@ class Note:
 
 @dataclass(frozen=True)
 class Basis:
-    """The nodes that firings are derived from. `key_of`: the e-nodes of the graph's nodes; `best`: the firings that
-    make the others."""
+    """The nodes and firings that derivations are made of. `key_of`: the e-nodes of the graph's nodes; `best`: the
+    firings that make the others."""
 
     key_of: Mapping[int, Key]
     best: Mapping[Key, Firing]
@@ -59,11 +59,11 @@ class Basis:
         return written
 
     def rule(self, f: Firing) -> Rule:
-        """The rule that fired."""
+        """Return the rule of a firing."""
         return self.given[f.rule] if f.rule < 0 else self.rules[f.rule]
 
     def of(self, f: Firing) -> tuple[list[int], list[str]]:
-        """The nodes of the graph that the left side of a firing stands on, and the labels of all rules on the way."""
+        """Return the nodes of the graph below the left side of a firing, and the labels of all rules between."""
         nodes: list[int] = []
         labels: list[str] = []
         stack, seen = [f], {f}
@@ -81,8 +81,8 @@ class Basis:
 
 @dataclass
 class Explained:
-    """The result of the walk: the node of every live class, the root of added nodes; when asked, the firings behind
-    the steps and what every node stands for."""
+    """The result of the walk: the node of every live class, the root of added nodes; on request, the firings behind the
+    steps and the nodes that each node stands for."""
 
     rep: dict[int, int] = field(default_factory=dict)
     root_of: dict[int, int] = field(default_factory=dict)  # added node -> node that gave it name and source
@@ -97,7 +97,7 @@ class Explained:
 
     @cached_property
     def consumed(self) -> dict[int, set[int]]:
-        """Node -> nodes of the graph it stands for."""
+        """The nodes of the graph that each node stands for."""
         return self._derived[1]
 
     @cached_property
@@ -121,7 +121,7 @@ class Explained:
 
 
 def shortest(classes: EClasses) -> dict[Key, Firing]:
-    """For every e-node that rules made the firing that ends its shortest derivation (D. Knuth, 1977: a generalization
+    """Map every e-node that rules made to the last firing of its shortest derivation (D. Knuth, 1977: a generalization
     of Dijkstra's algorithm)."""
     size: dict[Key, int] = dict.fromkeys(classes.key_of.values(), 0)
     first = next((c for c, nodes in enumerate(classes.nodes) if not nodes), len(classes.nodes))

@@ -36,8 +36,8 @@ class PricedNode:
 
 @dataclass(frozen=True, slots=True)
 class EClass:
-    """A class at the end: the graph's nodes in it, the node of the result that it became (−1: none), and its ways, the
-    chosen one first, then by cost. A leaf has none."""
+    """A class at the end: the graph's nodes in it, the node of the result that it became (−1: none), and its ways to
+    compute it, the chosen one first, then by cost. A leaf has none."""
 
     name: str
     type: TensorType
@@ -46,7 +46,7 @@ class EClass:
     ways: tuple[PricedNode, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; of the ways the e-node and what it costs."""
+        """Return plain values for JSON; of the ways, the e-node and its costs."""
         ways = [
             w.node.to_json() | {"chosen": w.chosen, "cost": w.cost, "more": w.more, "given": w.given} for w in self.ways
         ]
@@ -56,7 +56,7 @@ class EClass:
 
 @dataclass(frozen=True)
 class Priced:
-    """The problem of extraction with the key of each of its e-nodes, and how it was solved."""
+    """A solved problem of extraction: the problem, the key of each of its e-nodes, its cycles, and the choice."""
 
     problem: Problem
     keys: Sequence[Key]
@@ -68,9 +68,9 @@ def eclasses(
     deltas: Sequence[Delta], classes: EClasses, priced: Priced, numbers: Interner, kept: Sequence[int],
     made: Mapping[int, int], rules: Mapping[int, str],
 ) -> tuple[EClass, ...]:  # fmt: skip
-    """Every class with its ways, by name. `kept[id]` is the node that stands for a node of the graph (−1: dead),
-    `made[c]` the node of the result that class c became, and `rules` are the labels of the rules without a pattern by
-    the number of their firings."""
+    """Return every class at the end with its e-nodes and their costs, by name. `kept[id]` is the node that stands for a
+    node of the graph (−1: dead), `made[c]` the node of the result that class c became, and `rules` are the labels of
+    the rules without a pattern by the number of their firings."""
     at_end = sorted(_at_end(deltas), key=lambda n: rank(n.cls))
     number = _numbered(at_end, classes, numbers)
     nodes: dict[int, list[int]] = {}
@@ -93,7 +93,7 @@ def eclasses(
 
 
 def _at_end(deltas: Sequence[Delta]) -> Iterable[NamedNode]:
-    """The e-nodes at the end without labels, in the order in which they came."""
+    """Return the e-nodes at the end without labels, in the order in which they came."""
     nodes: dict[NamedNode, None] = {}
     for delta in deltas:
         moved = {old: new for new, old in delta.merged}
@@ -106,7 +106,7 @@ _FREE = PricedNode(NamedNode("", "", ()))
 
 
 def _numbered(nodes: Iterable[NamedNode], classes: EClasses, numbers: Interner) -> dict[str, int]:
-    """The class behind each name: by the lowest node in it, else by one of its e-nodes."""
+    """Return the class number of each class name: by the lowest node in it, else by one of its e-nodes."""
     number = {f"%{min(ids)}": c for c, ids in enumerate(classes.nodes) if ids}
     waiting = [n for n in nodes if n.cls not in number]
     while waiting:
@@ -127,7 +127,7 @@ def _key(node: NamedNode, number: Mapping[str, int], numbers: Interner) -> Key:
 
 
 def _prices(priced: Priced) -> dict[tuple[int, Key], PricedNode]:
-    """Every e-node that could be chosen, by class and key: its cost, and what it would make of the whole."""
+    """Price every e-node that could be chosen, by class and key: alone, and as a change of the whole graph's cost."""
     problem, choice, live = priced.problem, priced.choice, set(priced.choice.live)
     start = [[choice.enode[c], *(e for e in of if e != choice.enode[c])] for c, of in enumerate(problem.of_class)]
     search = Search(replace(problem, of_class=start), priced.component, None)

@@ -22,7 +22,7 @@ __all__ = ["LazyReport"]
 
 @dataclass(frozen=True, slots=True)
 class LazyReport:
-    """The data that the late fields are computed from, and no more: the collector walks through what a report holds.
+    """The data that the late fields are computed from, and no more: the garbage collector visits all of it.
 
     `same` is that of `Prepared`, `class_of`, `key_of` and `firings` are those of `EClasses`; `order` are the stable ids
     of the result's nodes; `counts` are matches, firings and seconds by rule; `given` the rules without a pattern by the
@@ -61,7 +61,7 @@ class LazyReport:
 def _node_map(
     same: Sequence[int], class_of: Mapping[int, int], rep: Mapping[int, int], order: Sequence[int]
 ) -> dict[int, int | None]:
-    """Return the node of the result that holds the value of each node; None where it was fused away or is dead."""
+    """Map each node to the node of the result that holds its value; None where it was fused away or is dead."""
     new = {id: i for i, id in enumerate(order)}
     return {id: new.get(id if kept < 0 else rep.get(class_of[kept], kept)) for id, kept in enumerate(same)}
 
@@ -69,7 +69,7 @@ def _node_map(
 def _origin(
     nodes: Sequence[Node], same: Sequence[int], done: Explained, order: Sequence[int], moved: Mapping[int, int | None]
 ) -> dict[int, tuple[int, ...]]:
-    """For every new node the old ones it stands for: first the one it has name and source of, then the others by id.
+    """Map every new node to the old ones it stands for: first the one whose name and source it has, then by id.
 
     A node that lives on by itself belongs to nobody else; one that vanished without a rule of its own (only vanished
     nodes read it, or it was a duplicate) belongs where its readers do. So every live node of the graph is found again.
@@ -107,7 +107,7 @@ def _adopt_orphans(nodes: Sequence[Node], same: Sequence[int], others: Sequence[
 
 
 def _derivations(done: Explained, order: Sequence[int]) -> tuple[Derivation, ...]:
-    """One for each used rewrite that led to a node of the result."""
+    """Return one derivation for each used rewrite that led to a node of the result."""
     new = {id: i for i, id in enumerate(order)}
     return tuple(
         Derivation(new[use.to], use.root, tuple(sorted(set(use.consumed))), use.chain)
@@ -117,12 +117,12 @@ def _derivations(done: Explained, order: Sequence[int]) -> tuple[Derivation, ...
 
 
 def _rules_fired(steps: Sequence[Step]) -> tuple[tuple[str, int], ...]:
-    """The labels of the steps, counted, in order of first use; the sweep is no rewrite."""
+    """Count the labels of the steps, in order of first use; the sweep is no rewrite."""
     return tuple(Counter(s.label for s in steps[:-1]).items())
 
 
 def _says_something_new(f: Firing, own: Set[Key]) -> bool:
-    """Whether the graph held neither the result nor, as two different nodes, both sides."""
+    """Return whether a firing made something new, or started at an e-node of the graph itself."""
     return not f.right or any(k not in own for k in f.right) or f.left[-1] in own
 
 
@@ -132,7 +132,7 @@ def _rule_table(
     matched: Mapping[str, int], fired: Mapping[str, int], seconds: Mapping[str, float], steps: Sequence[Step],
     done: Explained, given: Mapping[int, Rule],
 ) -> tuple[RuleStat, ...]:  # fmt: skip
-    """A row per rule, those without a match included. `own` are the e-nodes of the graph's nodes."""
+    """Return one row per rule, also of rules without a match. `own` are the e-nodes of the graph's nodes."""
     names = {j: r.name for j, r in given.items()} | {j: r.name for j, r in enumerate(program)}
     behind = {use.firing for use in done.used}
     used = Counter(names[f.rule] for f in behind)

@@ -17,7 +17,7 @@ OUTPUT = -1  # the reader of an output; its port is −1 − i
 
 
 def stays(node: Node) -> bool:
-    """Whether a node is kept even when nothing reads it: inputs and parameters are the graph's interface."""
+    """Return whether a node is kept even when nothing reads it: inputs and parameters are the graph's interface."""
     return node.op in ("input", "parameter")
 
 
@@ -36,7 +36,7 @@ class RewriteLog:
 
 @dataclass
 class StepDraft:
-    """A step before it is known what it removes."""
+    """A step whose removed nodes are not known yet."""
 
     rule: str
     label: str
@@ -50,10 +50,10 @@ class StepDraft:
 
 
 class MutableGraph:
-    """Nodes by stable id, who reads them, and which of them the outputs reach."""
+    """A graph under rewriting: nodes by stable id, their readers, and the number of live readers of each."""
 
     def __init__(self, prepared: Prepared, prices: Prices, attrs: Mapping[int, tuple[int, ...]]) -> None:
-        """`attrs` are the attribute numbers of kept nodes that are no leaves."""
+        """Prepare an empty graph; `attrs` are the attribute numbers of kept nodes that are no leaves."""
         self.graph, self.prepared, self.prices, self.attrs = prepared.graph, prepared, prices, attrs
         self.size, self.outputs_before = len(prepared.graph), tuple(prepared.graph.output_ids)
         self.nodes: list[Node] = []
@@ -87,14 +87,14 @@ class MutableGraph:
                     reads[i] += 1
 
     def price(self, id: int) -> int:
-        """The price of a node of the graph, or an added one, in units."""
+        """Return the price of a node, of the graph or added, in units."""
         found = self._costs.get(id)
         if found is None:
             found = self._costs[id] = self.prices.node(self.prepared, self.attrs, id)
         return found
 
     def alive(self, id: int) -> bool:
-        """Whether an output depends on this node."""
+        """Return whether an output depends on this node."""
         return self.reads[id] > 0
 
     def add(self, node: Node, cost: int) -> None:
@@ -112,8 +112,8 @@ class MutableGraph:
         added: Sequence[Node] = (), iteration: int | None = None, *, at: Sequence[int],
         beside: Sequence[tuple[int, int]] = (),
     ) -> bool:  # fmt: skip
-        """Let `to` be read wherever one of `moved` is, in the same step the others of `beside` (old, new), and write it
-        down. Where nothing was added and nobody alive notices, the change goes with the next step, and the answer is
+        """Let readers of `moved` read `to`, and those of `beside` (old, new) in the same step, and record it as a
+        draft. Where nothing was added and nobody alive notices, the change goes with the next step, and the answer is
         False."""
         before, pairs = self.cost, [*((id, to) for id in moved if id != to), *beside]
         noticed = bool(added) or any(self.alive(old) for old, _ in pairs)
@@ -181,7 +181,7 @@ def steps_of(log: RewriteLog, order: Sequence[int], sweep: tuple[str, str]) -> t
 
 
 def _carried_out(log: RewriteLog) -> tuple[list[Step], _Readings]:
-    """Return one step per draft, and who reads whom after them."""
+    """Return one step per draft, and the readings after all of them."""
     readings = _Readings(log)
     steps = []
     for k, draft in enumerate(log.drafts):
@@ -194,13 +194,13 @@ def _carried_out(log: RewriteLog) -> tuple[list[Step], _Readings]:
 
 
 def _changes_nothing(step: Step) -> bool:
-    """Whether the step removes all that it adds, and no node reads another one after it."""
+    """Return whether the step removes all that it adds and changes no operand."""
     return not step.rewired and {node.id for node in step.added} == set(step.removed)
 
 
 class _Readings:
-    """The drafts carried out once more, counting who reads whom: a node can go when nobody does and no later step
-    speaks of it. What was dead from the beginning waits for the sweep."""
+    """Counts of readers while the drafts are carried out once more: a node can go when nothing reads it and no later
+    step names it. What was dead from the beginning waits for the sweep."""
 
     def __init__(self, log: RewriteLog) -> None:
         self.nodes = log.nodes
@@ -218,7 +218,7 @@ class _Readings:
         self.touched: set[int] = set()
 
     def carry_out(self, draft: StepDraft) -> tuple[Rewired, ...]:
-        """The changes that find their reader still there."""
+        """Carry out the changes whose reader is still there, and return them."""
         for node in draft.added:
             self.inputs[node.id] = list(node.inputs)
             for i in node.inputs:
@@ -233,7 +233,7 @@ class _Readings:
         return done
 
     def removed_after(self, k: int) -> tuple[int, ...]:
-        """The nodes that step k is the last to need."""
+        """Return the nodes that are not needed after step k."""
         removed = []
         stack = sorted(self.touched | set(self.due.get(k, ())), reverse=True)
         self.touched = set()
@@ -251,7 +251,7 @@ class _Readings:
 
 
 def _last_mention(drafts: Sequence[StepDraft]) -> dict[int, int]:
-    """Per node the last step that speaks of it."""
+    """Map each node to the last step that names it."""
     last: dict[int, int] = {}
     for k, draft in enumerate(drafts):
         made = (i for node in draft.added for i in (node.id, *node.inputs))

@@ -66,7 +66,7 @@ ALL_HOLD = 1_000_000
 
 
 def _nearest(rule: Rule, tried: Iterable[Match]) -> tuple[int, Match] | None:
-    """Return the match that gets past most conditions, and how many: operands may fit in one order alone."""
+    """Return the match that passes most conditions, and how many it passes: operands may fit in one order alone."""
     counted = [((refused(rule, m) or (ALL_HOLD,))[0], m) for m in tried]
     return max(counted, key=lambda pair: pair[0], default=None)
 
@@ -95,7 +95,7 @@ def _record(
 
 
 def _shared(match: Match, around: GraphUses) -> Refusal | None:
-    """Return an inner node of the left side that something else needs too: fusing it would compute it twice."""
+    """Return why fusing would compute an inner node of the left side twice: another reads it, or it is an output."""
     inner = set(match.inner)
     for id in match.inner[1:]:
         other = next((reader for reader, _ in around.readers[id] if reader not in inner), None)
@@ -108,7 +108,7 @@ def _shared(match: Match, around: GraphUses) -> Refusal | None:
 
 # products that stayed apart -------------------------------------------------------------------------------------------
 def _near_siblings(graph: Graph, rule: Rule, off: Refusal | None, budget: Refusal | None) -> list[Missed]:
-    """Return products of one operand that stayed apart: each whose weight is refused, or the last of those that fit.
+    """Return products of one operand that were not packed: each whose weight is refused, or the last of those that fit.
     None where somebody switched the rule off, or bolder ones, or it is for another phase."""
     if off is not None and off[1] != WHEN_ENABLED:
         return []

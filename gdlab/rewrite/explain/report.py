@@ -12,7 +12,7 @@ from gdlab.base.words import cell, grid, plural, whole
 from gdlab.graph import Attrs, ConstantData, Node
 from gdlab.graph.replay import Step
 from gdlab.rewrite.engine.history import Delta
-from gdlab.rewrite.explain.answers import Asked, RuleAnswer
+from gdlab.rewrite.explain.answers import AnswerData, RuleAnswer
 from gdlab.rewrite.explain.classes import EClass
 from gdlab.rewrite.explain.near_misses import Missed
 
@@ -26,7 +26,7 @@ LIMITS: Mapping[StopReason, tuple[str, str]] = {  # the limit in words, the fiel
 
 @dataclass(frozen=True, slots=True)
 class RuleStat:
-    """One rule of the table, those that found nothing included.
+    """One row of the table of rules; rules that found nothing have one too.
 
     `matched`: matches of the engine, also those found again (an effort); `fired`: distinct firings; `created`: those
     that brought a new e-node or made different nodes equal; `used`: those behind a step.
@@ -49,7 +49,7 @@ class RuleStat:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """The e-graph after one iteration, what it matched and how long it took."""
+    """The e-graph after one iteration, with its matches and seconds."""
 
     enodes: int
     eclasses: int
@@ -107,7 +107,7 @@ class OptimizeReport:
     phases: tuple[OptimizeReport, ...] = ()
     deltas: tuple[Delta, ...] = ()
     classes: tuple[EClass, ...] = ()
-    asked: Asked | None = field(default=None, repr=False, compare=False)
+    asked: AnswerData | None = field(default=None, repr=False, compare=False)
     program: Callable[[], str] = field(default=str, repr=False, compare=False)
     near: Callable[[], tuple[Missed, ...]] = field(default=tuple, repr=False, compare=False)
 
@@ -131,7 +131,7 @@ class OptimizeReport:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return all fields, computed; the graph in which questions are answered is left out."""
+        """Pickle all fields, computed; the graph in which questions are answered is left out."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         left = {"asked": None, "near": partial(tuple, self.missed), "program": partial(str, self.egglog_program)}
         return partial(type(self), **values | left), ()
@@ -144,12 +144,12 @@ class OptimizeReport:
 
     @staticmethod
     def empty() -> OptimizeReport:
-        """Return a report of zeros: a plan came from the cache, and nothing was optimized."""
+        """Return a report of zeros: the plan came from the cache, and nothing was optimized."""
         return OptimizeReport()
 
     @staticmethod
     def off(nodes: int, phase: str = "") -> OptimizeReport:
-        """Return the report of a graph of so many nodes that was not optimized."""
+        """Return the report of a graph of `nodes` nodes that was not optimized."""
         return OptimizeReport(phase=phase, stop_reason="off", stop_detail="switched off", nodes_before=nodes,
                               nodes_after=nodes)  # fmt: skip
 
@@ -162,7 +162,7 @@ class OptimizeReport:
         answers, missed = self._answers(), self.missed
         return answers.why_not_rule(self.steps, missed, a) if b is None else answers.why_not_pair(missed, a, b)
 
-    def _answers(self) -> Asked:
+    def _answers(self) -> AnswerData:
         if self.asked is None:
             raise OptimizeError("report", "question", "a report without a graph (a cache hit, or switched off)",
                                 "the report of a call of optimize")  # fmt: skip
@@ -170,7 +170,7 @@ class OptimizeReport:
 
     @property
     def egglog_program(self) -> str:
-        """The program as egglog text: run alone, it gives the same e-graph. Written on first access."""
+        """The search as egglog text; run alone, it gives the same e-graph. Written on first access."""
         return self.program()
 
     @cached_property
@@ -180,7 +180,7 @@ class OptimizeReport:
 
     @property
     def fused_away(self) -> int:
-        """Nodes fewer than before, dead ones included."""
+        """The number of nodes fewer than before, dead ones included."""
         return max(0, self.nodes_before - self.nodes_after)
 
     @property
@@ -190,7 +190,7 @@ class OptimizeReport:
 
     @property
     def outcome(self) -> str:
-        """Return in words why the search ended and what it found: a limit with its numbers, matches, rewrites."""
+        """Return in words why the search ended and its findings: a limit with its numbers, matches, rewrites."""
         if self.stop_reason in ("off", "cache-hit"):
             return f"Not searched: {self.stop_detail or 'the plan came from the cache'}."
         end = f"Saturated after {plural(len(self.iterations), 'iteration')}"
@@ -207,7 +207,7 @@ class OptimizeReport:
         return text
 
     def _findings(self) -> str:
-        """Return the number of matches, of which rule most, and of rewrites."""
+        """Return the number of matches, the rule with most of them, and the number of rewrites, in words."""
         met = sorted((r for r in self.rules if r.matched), key=lambda r: -r.matched)
         rewrites = sum(count for _, count in self.rules_fired)
         if not met and not rewrites:
@@ -220,7 +220,7 @@ class OptimizeReport:
         return f"{matches}; none {'has made' if self.hit_limit else 'made'} the graph cheaper"
 
     def merge(self, full: OptimizeReport) -> OptimizeReport:
-        """The report of a training build: this one of the forward graph, and `full` of the differentiated one."""
+        """Return the report of a training build, from this one (forward graph) and `full` (differentiated graph)."""
         fired: dict[str, int] = {}
         for label, count in (*self.rules_fired, *full.rules_fired):
             fired[label] = fired.get(label, 0) + count
@@ -250,7 +250,7 @@ class OptimizeReport:
         return "\n".join([*lines, f"Extract time: {self.extract_time * 1e3:.1f}ms"])
 
     def to_text(self) -> str:
-        """`str`, then engine, costs, the rules that matched, and what was missed."""
+        """Return the full text: `str`, then engine, costs, the rules that matched, and near misses."""
         stop = f"{self.stop_reason} ({plural(len(self.iterations), 'iteration')})"
         lines = [str(self), f"Phase: {self.phase}  Engine: {self.engine}  Stop: {stop}"]
         lines += [f"  {self.outcome if self.hit_limit else self.stop_detail}"] if self.stop_detail else []
@@ -261,7 +261,7 @@ class OptimizeReport:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Every field as plain JSON values; nodes by id."""
+        """Return every field as plain JSON values; nodes by id."""
         plain = {name: getattr(self, name) for name in _PLAIN}
         return plain | {
             "outcome": self.outcome,
@@ -318,7 +318,7 @@ def _node(node: Node) -> dict[str, Any]:
 
 
 def plain_attrs(attrs: Attrs) -> dict[str, Any]:
-    """Attributes as JSON values: tuples as lists, constants by their digest."""
+    """Return attributes as JSON values: tuples as lists, constants by their digest."""
     plain: dict[str, Any] = {}
     for name, value in attrs:
         shown = value.digest if isinstance(value, ConstantData) else value

@@ -23,7 +23,7 @@ __all__ = ["Explained", "explain"]
 
 
 class Move(NamedTuple):
-    """A firing about to be shown: the nodes that stand for its root, those of them that may be replaced, by what."""
+    """A firing about to become a step: the nodes that stand for its root, the replaceable ones, and their successor."""
 
     firing: Firing
     at: Sequence[int]
@@ -35,8 +35,8 @@ def explain(
     graph: MutableGraph, classes: EClasses, rules: Sequence[Rule], chosen: Mapping[int, Key], live: Sequence[int],
     component: Sequence[int], prices: Prices, seen: Sequence[int | None], given: Mapping[int, Rule],
 ) -> Explained:  # fmt: skip
-    """Carry the choice out in the graph. `chosen` is the e-node of every live class, `live` their order; `given` are
-    the rules without a pattern, by the numbers below 0 that their firings have."""
+    """Carry out the choice in the graph, and return the notes of it. `chosen` is the e-node of every live class, `live`
+    their order; `given` are the rules without a pattern, by the numbers below 0 that their firings have."""
     walk = _Walk(graph, classes, rules, chosen, component, prices, seen, given)
     node_of, nodes, rep = walk.node_of, walk.nodes, walk.done.rep
     for c in live:
@@ -67,7 +67,7 @@ class _Walk:
         self.current = -1
 
     def settle(self, c: int) -> None:
-        """Give class c the node of its chosen e-node, and hand it the readers of the others."""
+        """Give class c the node of its chosen e-node, and let the readers of its other nodes read that one."""
         key, self.current = self.chosen[c], c
         if key not in self.node_of:
             self.derive(key)
@@ -83,12 +83,12 @@ class _Walk:
         return self.classes.key_of[id] if id < self.size else self.added[id][0]
 
     def _home(self, id: int) -> int:
-        """The class of a node; −1 where it has none."""
+        """Return the class of a node; −1 where it has none."""
         return self.classes.class_of.get(id, -1) if id < self.size else self.added[id][1]
 
     # deriving a node ------------------------------------------------------------------------------------------------
     def derive(self, key: Key) -> None:
-        """Make a node for an e-node that rules made, and the steps that lead there."""
+        """Make a node for an e-node that rules made, by the steps that lead to it."""
         stack, opened = [key], set()
         while stack:
             k = stack[-1]
@@ -102,7 +102,7 @@ class _Walk:
                 self.apply(self.best[k])
 
     def _before(self, f: Firing) -> list[Key]:
-        """E-nodes that need a node before the firing can be shown."""
+        """Return the e-nodes that need a node before the firing can become a step."""
         lost = None if self.nodes[f.root] else f.left[-1]  # a class without a node: the step has to stand somewhere
         inner = [k for k in f.left if k not in self.node_of and (self._may_replace(k) or k == lost)]
         empty = [c for c in (*f.env, *self._read_again(f)) if not self.nodes[c]]
@@ -112,21 +112,21 @@ class _Walk:
 
     @cached_property
     def rank(self) -> dict[Key, int]:
-        """The e-nodes that rules made, in the order of their derivations: each stands on earlier ones alone."""
+        """The place of every e-node that rules made in the order of derivations: each needs only earlier ones."""
         return {key: i for i, key in enumerate(self.best)}
 
     def _read_again(self, f: Firing) -> list[int]:
-        """The classes of the left side's ops that the right side reads."""
+        """Return the classes of the left side's ops that the right side reads."""
         return [c for row in self._operands(f) for i, c in row if i < 0 and c not in f.env]
 
     def _may_replace(self, key: Key) -> bool:
-        """Whether readers may move to this e-node on the way: not away from what its class will keep."""
+        """Return whether readers may move to this e-node before the end: not when its class will keep another one."""
         f = self.best.get(key)
         return f is not None and (f.root == self.current or self.chosen.get(f.root, key) == key)
 
     def apply(self, f: Firing) -> int:
-        """One step: add the right side's nodes, and let the root replace the nodes that the left side matched; products
-        that are packed together do so together."""
+        """Carry out one step: add the right side's nodes, and let the root replace the nodes that the left side
+        matched; products that are packed together do so together."""
         moves, added = list[Move](), list[Node]()
         for g in (f, *self._beside(f)):
             at = [id for id in self.nodes[g.root] if self._key(id) == g.left[-1]] or list(self.nodes[g.root])
@@ -138,14 +138,14 @@ class _Walk:
         return moves[0].to
 
     def _beside(self, f: Firing) -> list[Firing]:
-        """The firings for the other products of a pack whose columns are chosen and have no node yet."""
+        """Return the firings for the other products of a pack whose columns are chosen and have no node yet."""
         if f.rule >= 0 or not f.env:
             return []
         pack = (g for g in self.classes.firings if (g.rule, g.env) == (f.rule, f.env) and g != f)
         return [g for g in pack if self.chosen.get(g.root) == g.right[-1] and g.right[-1] not in self.node_of]
 
     def _right_side(self, f: Firing, at: Sequence[int]) -> list[Node]:
-        """The nodes of the right side that are not there yet, in the graph."""
+        """Append the missing nodes of the right side to the graph, and return them."""
         root = self._root(at)
         added: list[Node] = []
         made: list[int] = []
@@ -176,7 +176,7 @@ class _Walk:
         return node.id
 
     def _operands(self, f: Firing) -> list[list[tuple[int, int]]]:
-        """For every op of the right side its operands as written: (index of an earlier op, or −1; class)."""
+        """Return for every op of the right side its operands as written: (index of an earlier op, or −1; class)."""
         if f.rule < 0:
             return self._wider(f) if len(f.right) > 1 else [[] for _ in f.right]
         if f.rule not in self.places:
@@ -197,23 +197,23 @@ class _Walk:
         return rows
 
     def _wider(self, f: Firing) -> list[list[tuple[int, int]]]:
-        """The same of packed products (`rules/packing.py`): the pack, the wider product, and one's columns of it."""
+        """Return the operands of a packed product's right side (`rules/packing.py`): pack, wider product, columns."""
         left, *weights = f.env
         pack, product = (self.classes.home[key] for key in f.right[:2])
         inner = [(-1, c) if c in self.done.rep else (i, -1) for i, c in enumerate((pack, product))]
         return [[(-1, c) for c in weights], [(-1, left), inner[0]], [inner[1]]]
 
     def _node(self, c: int) -> int:
-        """The node that stands for a class now."""
+        """Return the node that stands for a class at present."""
         return self.done.rep.get(c, self.nodes[c][0] if self.nodes[c] else -1)
 
     def _root(self, at: Sequence[int]) -> int:
-        """The replaced node that gives name and source: the first with a name, else the first."""
+        """Return the replaced node whose name and source are kept: the first with a name, else the first."""
         return next((id for id in at if self.graph.nodes[id].name), at[0] if at else -1)
 
     # handing readers over -------------------------------------------------------------------------------------------
     def hand_over(self, id: int, keep: int) -> None:
-        """Let the readers of `id` read `keep`, by the rules that make them equal, or because they became the same."""
+        """Let the readers of `id` read `keep`, by the rules that make both equal, or because they became the same."""
         start, goal = self._key(id), self._key(keep)
         path = [] if start == goal else self._path(start, goal, False)
         for f in path[:-1]:
@@ -229,7 +229,7 @@ class _Walk:
             self.done.notes.append(Note(keep, (id,)))
 
     def _path(self, start: Key, goal: Key, both_ways: bool) -> list[Firing]:
-        """The firings that lead from one e-node of the current class to another; empty where there are none."""
+        """Return the firings that lead from one e-node of the current class to another; empty where there are none."""
         if self.of_class is None:  # few classes are asked for, but those more than once
             self.of_class = {}
             for f in self.classes.firings:
@@ -279,7 +279,7 @@ class _Walk:
                 if id != new and self.graph.readers[id] and not self._would_close(id, new)]  # fmt: skip
 
     def _would_close(self, old: int, new: int) -> bool:
-        """Whether a reader of `old` lies below `new`: only where their class is in a cycle of classes."""
+        """Return whether a reader of `old` lies below `new`; only possible if their class is in a cycle of classes."""
         home = self.component[self._home(old)]
         if home < 0:
             return False

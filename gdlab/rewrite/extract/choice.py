@@ -23,8 +23,8 @@ Plan = list[tuple[int, int]]  # (class, e-node) re-points, in order
 
 @dataclass(frozen=True)
 class Problem:
-    """Classes 0 … n − 1 with their e-nodes: `of_class[c]` lists e-nodes, and the first of every class together are
-    acyclic (the start). Per e-node: `children` (distinct classes), `cost`, `heavy` (flops of products)."""
+    """A problem of extraction: classes 0 … n − 1, where `of_class[c]` lists e-nodes, and the first of every class
+    together are acyclic (the start). Per e-node: `children` (distinct classes), `cost`, `heavy` (flops of products)."""
 
     of_class: Sequence[Sequence[int]]
     children: Sequence[tuple[int, ...]]
@@ -51,11 +51,11 @@ class Choice:
 
 
 def extract(problem: Problem, component: Sequence[int], seconds: float | None = None) -> Choice:
-    """The cheapest choice that local search finds; never worse than the start. `component`: see `components`."""
+    """Return the cheapest choice that local search finds; never worse than the start. `component`: see `components`."""
     search = Search(problem, component, seconds)
     before = search.total
     moves = (search.prepare, search.switch, search.unblock, search.eliminate, search.adopt)
-    quiet = [-1] * len(moves)  # how many changes there were when a move last found nothing to do
+    quiet = [-1] * len(moves)  # number of changes when a move last found nothing to do
     for _ in range(PASSES):
         at = search.total
         for k, move in enumerate(moves):
@@ -77,7 +77,7 @@ def extract(problem: Problem, component: Sequence[int], seconds: float | None = 
 
 
 def branch_and_bound(problem: Problem, choice: Sequence[int], total: int) -> list[int]:
-    """The choice, or one that costs less: local search misses optima where several classes must change together.
+    """Improve the choice by branch and bound: local search misses optima where several classes must change at once.
 
     From the roots down, cheapest e-node first; a branch ends where what is decided and the least of what is pending
     costs as much as the best so far. It gives up after `BRANCHES`.
@@ -92,7 +92,7 @@ def branch_and_bound(problem: Problem, choice: Sequence[int], total: int) -> lis
     roots = tuple(dict.fromkeys(problem.roots))
     best, branches = list(choice), 0
     of_class, children = problem.of_class, problem.children
-    # what is pending stands among the decided as -1
+    # among decided classes, -1 marks the pending ones
     stack = [(dict.fromkeys(roots, -1), [*roots], sum(least[c] for c in roots), 0)]
     while stack and branches < BRANCHES:
         decided, pending, bound, heavy = stack.pop()
@@ -126,7 +126,7 @@ def branch_and_bound(problem: Problem, choice: Sequence[int], total: int) -> lis
 
 
 def live_order(problem: Problem, choice: Sequence[int]) -> tuple[int, ...] | None:
-    """The classes that the roots reach, children first, in a fixed order; None when the choice has a cycle."""
+    """Return the classes that the roots reach, children first, in a fixed order; None when the choice has a cycle."""
     children, order = problem.children, list[int]()
     state = bytearray(len(choice))  # 1: open, 2: done
     stack = [*reversed(problem.roots)]  # a class to enter, or ~class to leave
@@ -146,7 +146,7 @@ def live_order(problem: Problem, choice: Sequence[int]) -> tuple[int, ...] | Non
 
 
 class Search:
-    """One choice under change: who is alive, how often it is read, what all of it costs."""
+    """A choice under change: every class's e-node, its number of live readers (dormant: none), and the live cost."""
 
     def __init__(self, problem: Problem, component: Sequence[int], seconds: float | None) -> None:
         self.of_class, self.children = problem.of_class, problem.children
@@ -164,7 +164,7 @@ class Search:
         self.total = self._count(list(dict.fromkeys(problem.roots)), 1)
 
     def _count(self, stack: list[int], sign: int) -> int:
-        """Add (or drop) one reference each; the answer is the change of the live cost."""
+        """Add (or drop) one reference to each class, and return the change of the live cost."""
         ref, choice, delta = self.ref, self.choice, 0
         edge = 1 if sign > 0 else 0
         while stack:
@@ -191,7 +191,7 @@ class Search:
         return gain
 
     def _closes_cycle(self, c: int, e: int) -> bool:
-        """Whether class c is reached from e's children: only possible inside one strongly connected component."""
+        """Return whether class c is reached from e's children; only possible in one strongly connected component."""
         home = self.component[c]
         if home < 0:
             return False
@@ -211,7 +211,7 @@ class Search:
             self.late = self.late or time.perf_counter() > self.deadline
 
     def attempt(self, plan: Plan, *, keep: bool) -> int | None:
-        """The change of cost if the plan is carried out; None where it may not be. Undone unless `keep` and it pays."""
+        """Carry out a plan, and return the change of cost; None if not allowed. Undone unless `keep` and it pays."""
         self._tick()
         self.gained_heavy = 0
         undo: Plan = []
@@ -227,7 +227,7 @@ class Search:
         return gain if allowed else None
 
     def _carry_out(self, plan: Plan, undo: Plan) -> int | None:
-        """The change of cost of a plan, with what takes it back added to `undo`; None, and no change, for a cycle."""
+        """Carry out a plan, add its reversal to `undo`, return the change of cost; None, and no change, for a cycle."""
         gain, before = 0, len(undo)
         for c, e in plan:
             if self._closes_cycle(c, e):
@@ -238,12 +238,12 @@ class Search:
         return gain
 
     def _undo(self, undo: Plan, keep: int = 0) -> None:
-        """Take back all but the first re-points, the last one first."""
+        """Take back re-points, the last one first, until `keep` are left."""
         while len(undo) > keep:
             self._point(*undo.pop())
 
     def _promising(self, c: int) -> list[int]:
-        """The e-nodes that can make a live class cost less: cheaper ones, and those that let something die."""
+        """Return the e-nodes that can make a live class cost less: cheaper ones, and those that free a child."""
         cost, children = self.cost, self.children
         old = self.choice[c]
         most = cost[old]
@@ -253,7 +253,7 @@ class Search:
         return [e for e in self.of_class[c] if cost[e] < most or any(k not in children[e] for k in dying)]
 
     def _best(self, c: int, enodes: Iterable[int], part: bool = False) -> tuple[int, int] | None:
-        """(gain, e-node) of the best single re-point of class c among `enodes`; ties: the first. Nothing changes.
+        """Return (gain, e-node) of the best single re-point of class c among `enodes`, the first of equals; no change.
 
         As a `part` of a plan it may raise the flops of products: the rest of the plan may lower them again.
         """
@@ -270,7 +270,7 @@ class Search:
                 if ref[c]:
                     gain, flops, kept = cost[e] - cost[old], heavy[e] - heavy[old], children[e]
                     if kept != lost:
-                        # what both read stays as it is; of the others mostly none comes to life or dies
+                        # classes that both read do not change; of the others mostly none becomes live or dead
                         fresh, gone = [k for k in kept if k not in lost], [k for k in lost if k not in kept]
                         if 0 in [ref[k] for k in fresh] or 1 in [ref[k] for k in gone]:
                             more, work = self._cones(fresh, gone)
@@ -280,7 +280,7 @@ class Search:
         return best
 
     def _cones(self, fresh: list[int], gone: list[int]) -> tuple[int, int]:
-        """The change of cost and of flops of products if `fresh` were read once more and then `gone` once less."""
+        """Return the change of cost and of flops of products if `fresh` got a reader more and then `gone` one less."""
         ref, choice, children = self.ref, self.choice, self.children
         change: dict[int, int] = {}
         cost = heavy = 0
@@ -303,7 +303,7 @@ class Search:
         return cost, heavy
 
     def prepare(self) -> None:
-        """Give every dormant class the e-node that would be best if it were read now."""
+        """Give every dormant class the e-node that would be best if it were read."""
         for c in self.open:
             if self.late:
                 return
@@ -316,7 +316,7 @@ class Search:
                 self._count([c], -1)
 
     def switch(self) -> None:
-        """Give every live class the e-node that pays best alone."""
+        """Give every live class the e-node that gains most by itself."""
         for c in self.open:
             if self.late:
                 return
@@ -326,8 +326,8 @@ class Search:
                     self.attempt([(c, best[1])], keep=True)
 
     def unblock(self) -> None:
-        """Give a live class an e-node that leads back to it: first the dormant classes below, or all of them, start
-        anew, each from its cheapest tree."""
+        """Give a live class an e-node that leads back to it, after the classes below (first the dormant ones, then all)
+        took their cheapest trees."""
         for c in self.open:
             if self.late:
                 return
@@ -342,11 +342,11 @@ class Search:
 
     @cached_property
     def trees(self) -> dict[int, int]:
-        """The e-nodes of the cheapest trees, worked out when something is blocked."""
+        """The e-nodes of the cheapest trees, computed when something is blocked."""
         return cheapest_trees(self.of_class, self.children, self.cost, self.component)
 
     def _anew(self, c: int, e: int, live: bool) -> Plan:
-        """The cheapest trees below e, of live classes too where `live`, and then e; none where they lead back to c."""
+        """Plan the cheapest trees below e (of live classes too if `live`), then e; empty where they lead back to c."""
         trees, children = self.trees, self.children
         anew: dict[int, int] = {}
         stack = [e]
@@ -361,9 +361,9 @@ class Search:
         return [*reversed(anew.items()), (c, e)]
 
     def eliminate(self) -> None:
-        """Free a class of all its readers at once: each, or the nearest above it that can, takes another e-node.
+        """Free a class of all its readers at once: each, or the nearest class above that can, takes another e-node.
 
-        A class that costs nothing and reads nothing has nothing to be saved.
+        A class without cost and without operands is left: nothing can be saved.
         """
         for d, e in enumerate(self.choice):
             if self.late:
@@ -374,7 +374,7 @@ class Search:
                     self.attempt(plan, keep=True)
 
     def _cuts(self, d: int) -> dict[int, list[int]]:
-        """The classes to re-point so that no live class reads d, each with the e-nodes that it may take.
+        """Return the classes to re-point so that no live class reads d, each with the e-nodes that it may take.
 
         A reader without another e-node has to go as well; there are none where a root would have to, or too many.
         """
@@ -397,7 +397,7 @@ class Search:
         return {c: [e for e in enodes if gone.isdisjoint(children[e])] for c, enodes in cuts.items() if c not in gone}
 
     def _without(self, cuts: dict[int, list[int]]) -> Plan:
-        """For each class the e-node of least cost among those that it may take, given the ones before; undone.
+        """Plan for each class the cheapest e-node among those that it may take, given the ones before.
 
         Where each of them leads back to the class, the first that does not once its cheapest trees are chosen.
         """
@@ -415,7 +415,7 @@ class Search:
         return plan
 
     def adopt(self) -> None:
-        """Bring a dormant class to life for several readers at once: what no single reader can pay for."""
+        """Make a dormant class live for several readers at once, where it pays for no single one."""
         for d in range(len(self.of_class)):
             if self.late:
                 return
@@ -426,7 +426,7 @@ class Search:
                 self.attempt(links + targets, keep=True)
 
     def _above(self, d: int) -> tuple[Plan, Plan]:
-        """Dormant classes that lead to d, each re-pointed towards it, and the live classes that could read those."""
+        """Return re-points of dormant classes that lead to d, and of the live classes that could read those."""
         links: Plan = []
         targets: Plan = []
         seen, front = {d}, [d]

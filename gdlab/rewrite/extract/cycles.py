@@ -11,7 +11,7 @@ __all__ = ["cheapest_trees", "classes_below", "components"]
 def classes_below(
     of_class: Sequence[Sequence[int]], children: Sequence[tuple[int, ...]]
 ) -> list[tuple[int, ...]]:
-    """Per class the classes that its e-nodes read, each once."""
+    """Return for every class the classes that its e-nodes read, each once."""
     return [
         children[enodes[0]] if len(enodes) == 1 else tuple(dict.fromkeys([k for e in enodes for k in children[e]]))
         for enodes in of_class
@@ -60,7 +60,7 @@ def components(below: Sequence[tuple[int, ...]]) -> list[int]:
 def _pop_component(
     c: int, path: list[int], on_path: bytearray, component: list[int], group: int, below: Sequence[tuple[int, ...]]
 ) -> int:
-    """Take the component of c off the path; number it if it holds a cycle. The answer is 1 if it does."""
+    """Take the component of c off the path; number it and return 1 if it holds a cycle, else 0."""
     if path[-1] == c and c not in below[c]:
         on_path[path.pop()] = 0
         return 0
@@ -81,7 +81,7 @@ def cheapest_trees(
     of_class: Sequence[Sequence[int]], children: Sequence[tuple[int, ...]], cost: Sequence[int],
     component: Sequence[int],
 ) -> dict[int, int]:  # fmt: skip
-    """The root of the cheapest tree for every class in a cycle that has several e-nodes: all of these together are
+    """Map every class in a cycle that has several e-nodes to the root of its cheapest tree: all of these together are
     acyclic. What is outside of its cycle costs nothing.
 
     (D. E. Knuth, A generalization of Dijkstra's algorithm, 1977.)

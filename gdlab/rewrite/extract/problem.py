@@ -27,7 +27,7 @@ class Prices:
         self.of_node: dict[int, tuple[int, int]] = {}  # results of `node`
 
     def price(self, op: str, numbers: tuple[int, ...], type: int, operands: tuple[int, ...]) -> tuple[int, int]:
-        """(cost in units, flops of products) of an e-node."""
+        """Return (cost in units, flops of products) of an e-node."""
         key, types = (op, numbers, type, operands), self.inference.types
         found = self._prices.get(key)
         if found is None:
@@ -36,7 +36,7 @@ class Prices:
         return found
 
     def node(self, prepared: Prepared, attrs: Mapping[int, tuple[int, ...]], id: int) -> int:
-        """The cost of a live node of the graph in units. `attrs` are the attribute numbers of kept nodes but leaves."""
+        """Return the cost in units of a live node. `attrs` are the attribute numbers of kept nodes but leaves."""
         node, kept, type_of = prepared.graph._nodes[id], prepared.same[id], prepared.type_of
         if kept in attrs:
             found = self.price(node.op, attrs[kept], type_of[id], tuple([type_of[i] for i in node.inputs]))
@@ -47,7 +47,7 @@ class Prices:
 
 
 def problem_of(classes: EClasses, outputs: Iterable[int], prices: Prices) -> tuple[Problem, list[Key], list[int]]:
-    """The priced problem, the key of each of its e-nodes, and the cycle that each class is in (−1: none).
+    """Return the priced problem, the key of each of its e-nodes, and the cycle that each class is in (−1: none).
 
     In every class the start comes first, then the graph's own e-nodes, then the others by cost. E-nodes that read their
     own class are no choice, but they make a cycle.
@@ -89,7 +89,7 @@ def problem_of(classes: EClasses, outputs: Iterable[int], prices: Prices) -> tup
 
 
 def _price(classes: EClasses, c: int, key: Key, prices: Prices) -> tuple[int, int]:
-    """(cost with the node counted in the low bits, flops of products)."""
+    """Price an e-node: (cost with the node counted in the low bits, flops of products)."""
     op, operands, attrs = key
     if op == LEAF:
         return 0, 0

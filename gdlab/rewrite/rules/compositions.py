@@ -22,7 +22,7 @@ MAX_PRODUCTS = 8  # of the factors below a node
 
 
 def attr_compose(a: str, b: str, c: str) -> Condition:
-    """Attribute `c` is `a` after `b`: of permutations c[i] = a[b[i]], of factors a · b in float32. It determines `c`.
+    """Attribute `c` is `a` after `b`: c[i] = a[b[i]] of permutations, a · b in float32 of factors. It determines `c`.
 
     Where float32 does not hold a product of factors (too large, or too small for its precision), there is no such `c`.
     """
@@ -51,8 +51,7 @@ def composed(a: Any, b: Any) -> Any:
 
 # rows -----------------------------------------------------------------------------------------------------------------
 def _compositions(facts: GraphFacts) -> list[Row]:
-    """Return (a, b, a after b) for the permutations of the graph and all that they compose to, and for factors that
-    meet."""
+    """Return (a, b, a after b) for the graph's permutations and their compositions, and for factors that meet."""
     nodes, numbers = facts.nodes, facts.numbers
     perms = dict.fromkeys(v for n in nodes for name, v in n.attrs if name == "perm")
     front = list(perms)
@@ -66,8 +65,8 @@ def _compositions(facts: GraphFacts) -> list[Row]:
 
 
 def _products(nodes: Sequence[Node]) -> list[tuple[float, float, float]]:
-    """(a, b, a · b) for a factor and the products of those below it, through whatever reads one operand and ops that
-    pass a factor; of chains that are longer than `MAX_PRODUCTS` the rows of `_jumps`."""
+    """Return (a, b, a · b) for each factor and the products of those below it, through any op of one operand and ops
+    that pass a factor; of chains that are longer than `MAX_PRODUCTS` the rows of `_jumps`."""
     passed = ops_that(lambda op: op.passes_factor, nodes)
     below: dict[int, list[float]] = {}  # node -> products of the factors right below it, of the longest chain first
     chains: dict[int, _FactorChain] = {}
@@ -102,8 +101,8 @@ def _products(nodes: Sequence[Node]) -> list[tuple[float, float, float]]:
 
 @dataclass(frozen=True, slots=True)
 class _FactorChain:
-    """Factors one behind the other, seen from the last: the products of the last 1, 2, 4, … of them, the chains that
-    are left then, the product of all, and the rows that lead there."""
+    """A chain of factors, seen from the last: the products of the last 1, 2, 4, … of them, the chains left before
+    those, the product of all, and the rows that lead there."""
 
     depth: int
     products: tuple[float, ...]
@@ -113,7 +112,7 @@ class _FactorChain:
 
 
 def _jumps(factor: float, before: _FactorChain | None) -> _FactorChain:
-    """A chain grown by a factor: doubling finds the product of n factors in about log n rounds and rows for each. One
+    """Extend a chain by a factor: doubling finds the product of n factors in about log n rounds and rows for each. One
     that float32 does not hold begins anew."""
     products, left, rows = [factor], [before], list[tuple[float, float, float]]()
     while (last := left[-1]) is not None and len(last.products) >= len(products):

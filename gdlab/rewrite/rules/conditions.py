@@ -1,4 +1,4 @@
-"""Conditions of rules. Each is one record: its facts for the e-graph, its check in Python, and its refusal in words.
+"""State conditions of rules, each as one record: facts for the e-graph, a check in Python, a refusal in words.
 
 A relation that the facts speak of stands beside the condition, with the rows that a graph gives it.
 """
@@ -60,7 +60,7 @@ class Match:
     outputs: frozenset[int]
 
     def node(self, name: str) -> Node:
-        """The node that stands for `name`."""
+        """Return the node that stands for `name`."""
         return self.graph.node(self.nodes[name])
 
 
@@ -70,7 +70,7 @@ STATING = {str(Path(__file__).with_name(f"{name}.py")) for name in MODULES}
 
 
 def _here() -> Place:
-    """Return the place where a rule states its condition: the first frame outside the files that make them."""
+    """Return the place where a rule states its condition: the first frame outside the files that make conditions."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename in STATING:
         frame = frame.f_back
@@ -79,7 +79,7 @@ def _here() -> Place:
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition: its text, the names it speaks of, its facts for the e-graph, and its check (None: it holds).
+    """One condition: its text, the names it is about, its facts for the e-graph, and its check (None: it holds).
 
     `of_graph`: it is about what an operand is in a graph (a parameter, a constant), and not about its type alone.
     `binds` is an attribute that it determines, `value` how, from the operands and attributes of a match. `example` is
@@ -121,13 +121,13 @@ def condition(
     binds: str = "",
     value: Callable[[Match], Any] = lambda m: None,
 ) -> Condition:
-    """A condition that knows the line of the rule that states it."""
+    """Return a condition that knows the line of the rule that states it."""
     return Condition(text, names, facts, check, binds, value, _here())
 
 
 # shapes and dtypes ----------------------------------------------------------------------------------------------------
 def _rows_along(type: TensorType) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of a row along the last axis."""
+    """Return the shapes that a row along the last axis may have."""
     n = type.shape[-1]
     return ((n,), (1, n)) if type.rank > 1 else ((n,),)
 
@@ -185,7 +185,7 @@ def dtype(a: str, wanted: DType) -> Condition:
     return condition(f"dtype({a}, {wanted})", (a,), (Fact(DTYPE, (a, AttrValue(str(wanted)))),), check)
 
 
-# what a node is to the graph ------------------------------------------------------------------------------------------
+# the role of a node in the graph --------------------------------------------------------------------------------------
 def _filled(facts: GraphFacts) -> list[Row]:
     rows: list[Row] = [(n.id, facts.numbers(n.attr("value"))) for n in facts.nodes if n.op == "full"]
     return rows + [(id, facts.numbers(value)) for id, value in facts.folded.items() if isinstance(value, float)]
@@ -245,7 +245,7 @@ def const_eq(a: str, value: float) -> Condition:
     return replace(condition(f"const_eq({a}, {value})", (a,), facts, check), example=example, of_graph=True)
 
 
-HIDDEN = -1e8  # what is added to a score that must not count: e to that is 0
+HIDDEN = -1e8  # the addend of a score that must not count: e to that is 0
 
 
 def written(a: str) -> Condition:
@@ -259,8 +259,7 @@ MEASURED = Local("measured")
 
 @dataclass(frozen=True)
 class Measure:
-    """An attribute value that operands determine by their types, for `attr_eq` to compare with. Its facts name it
-    `MEASURED`."""
+    """An attribute value that the types of operands determine, for `attr_eq`. Its facts name it `MEASURED`."""
 
     text: str
     names: tuple[str, ...]
@@ -301,7 +300,7 @@ def repeats(a: str, b: str) -> Condition:
 
 
 def _repeated(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
-    """Whether a broadcast from one shape to the other repeats along axis 1 alone."""
+    """Return whether a broadcast from one shape to the other repeats along axis 1 alone."""
     return len(before) == len(after) > 1 and before[1] == 1 and (*before[:1], after[1], *before[2:]) == after
 
 

@@ -51,8 +51,8 @@ def _constant(
 # masks ----------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class CausalMaskForm:
-    """One form of a constant that says that query i sees keys 0 … i: which elements stand for the keys that it sees,
-    and which for the later ones."""
+    """One form of a causal mask as a constant: which elements stand for keys that query i sees (0 … i), and which for
+    the later ones."""
 
     text: str
     is_seen: Callable[[Array], Array]
@@ -68,7 +68,7 @@ MASKS: Mapping[str, CausalMaskForm] = {
 
 
 def mask_kinds(value: float | ConstantData | None, shape: Shape) -> frozenset[str]:
-    """Return the names of the masks that a node of this shape, […, queries, keys], is, by its known value."""
+    """Return the names of the causal masks that a known value is for a node of this shape, […, queries, keys]."""
     square = len(shape) >= 2 and shape[-1] == shape[-2]
     fits = square and isinstance(value, ConstantData) and value.shape[-2:] == shape[-2:]
     return _known_kinds(value) if fits and isinstance(value, ConstantData) else frozenset()
@@ -135,7 +135,7 @@ def hidden_keys(a: str) -> Condition:
 
 
 def _is_low(value: float | ConstantData | None) -> bool:
-    """Return whether a score of this value is that of a key that does not count."""
+    """Return whether a score of this value hides its key."""
     if isinstance(value, ConstantData):
         return bool(np.all(value.array <= HIDDEN))
     return value is not None and value <= HIDDEN
@@ -168,19 +168,19 @@ class AngleLayout:
 
     @property
     def number(self) -> int:
-        """The number of the layout in the e-graph."""
+        """The layout as a number in the e-graph."""
         return 2 * self.rows + self.twice
 
 
 LAYOUTS = tuple(AngleLayout(rows, twice) for rows in (2, 3) for twice in (False, True))
-EXACT = 1e-7  # how far a table may lie from the angles it stands for: the rounding of float32
+EXACT = 1e-7  # the largest distance of a table from the angles it stands for: the rounding of float32
 DIGITS = (1, 2, 3, 4, 5, 6, 9)  # people write θ with few
 
 
 def turn_of(
     held: float | ConstantData | None, shape: Shape, layout: AngleLayout, sine: bool, computed: bool = False
 ) -> float | None:
-    """The θ of a table of cosines (or sines) of i · θ^(−2j/d), broadcast to `shape`; None where it is no such table.
+    """Return the θ of a table of cosines (or sines) of i · θ^(−2j/d), broadcast to `shape`; None for other tables.
 
     `computed`: its angles were rounded to float32 before, and lie that much further off.
     """
@@ -208,7 +208,7 @@ def _turn(data: ConstantData, layout: AngleLayout, sine: bool, computed: bool) -
 
 
 def _rows(table: Array, layout: AngleLayout) -> Array | None:
-    """The angles' functions as [rows, d/2]; None where other axes count too."""
+    """Return the table as [rows, d/2]; None where it varies along other axes too."""
     table = table.reshape((1,) * (layout.rows - table.ndim) + table.shape)
     axis = table.ndim - layout.rows
     for other in range(table.ndim - 1):
@@ -225,7 +225,7 @@ def _rows(table: Array, layout: AngleLayout) -> Array | None:
 
 
 def _likely(table: Array, sine: bool) -> list[float]:
-    """The θ that the second pair tells, with few digits first; any, where there is one pair."""
+    """Return likely values of θ by the second pair, those with few digits first; any θ where there is one pair."""
     pairs = table.shape[1]
     if pairs == 1:
         return [10000.0]
@@ -242,7 +242,7 @@ def _likely(table: Array, sine: bool) -> list[float]:
 
 
 def _off(table: Array, theta: float, sine: bool, computed: bool) -> float:
-    """Return how far the table lies from that of θ; relative to what rounded angles account for."""
+    """Return the largest distance of the table from that of θ; `computed`: relative to the error of rounded angles."""
     pairs = table.shape[1]
     angles = np.outer(np.arange(len(table)), theta ** (-np.arange(pairs) / pairs))
     far = np.abs(table - (np.sin(angles) if sine else np.cos(angles)))
@@ -250,7 +250,7 @@ def _off(table: Array, theta: float, sine: bool, computed: bool) -> float:
 
 
 def _turns(name: str, sine: bool) -> Relation:
-    """Return the relation (node, layout, θ) of tables of sines, or of cosines."""
+    """Return the relation (node, layout, θ) of constant tables of sines, or of cosines."""
 
     def rows(facts: GraphFacts) -> list[Row]:
         values = ((n, known_value(facts.graph, n.id, facts.folded)) for n in facts.known)

@@ -21,7 +21,7 @@ __all__ = ["GraphUses", "PatternMatch", "Misfit", "layouts", "matches", "refused
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """The first part of a pattern that a node does not fit: another op, another node than the pattern names twice
+    """The first part of a pattern that a node does not fit: another op, another node where the pattern names one twice
     (`bound`), or another value of an attribute."""
 
     node: Node
@@ -98,7 +98,7 @@ def layouts(rule: Rule, graph: Graph, root: int, *, misfits: bool = True) -> Ite
 
 
 def _unify(wanted: Node, node: Node, attrs: dict[str, Any]) -> dict[str, Any] | Misfit:
-    """Return the attributes known when `node` stands for this op of a pattern, or the one that does not fit."""
+    """Return the attributes known when `node` stands for this op of a pattern, or the attribute that does not fit."""
     unified = dict(attrs)
     for (name, want), (_, value) in zip(wanted.attrs, node.attrs, strict=True):
         known = unified.setdefault(want.name, value) if isinstance(want, AttrVar) else want
@@ -109,7 +109,7 @@ def _unify(wanted: Node, node: Node, attrs: dict[str, Any]) -> dict[str, Any] | 
 
 # matches --------------------------------------------------------------------------------------------------------------
 class GraphUses:
-    """The readers of every node of a graph, how often each is used, and its outputs: what conditions look at."""
+    """The readers of every node of a graph, how often each is used, and its outputs: conditions look at these."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.readers, self.outputs = graph, users(graph), frozenset(graph.output_ids)

@@ -45,7 +45,7 @@ class ShapeFunction:
 def _of_shape(
     name: str, of: Callable[[Shape], Any], rank: int | None = None, *, spreads: bool = False
 ) -> ShapeFunction:
-    """Return a function of shapes; with `rank`, of those of this rank alone."""
+    """Return a function of shapes; with `rank`, of shapes of this rank alone."""
 
     def rows(type: TensorType, facts: GraphFacts) -> list[Row]:
         return [(facts.numbers(of(type.shape)),)] if rank in (None, type.rank) else []

@@ -1,4 +1,4 @@
-"""The rules that put the weights of neighbouring products side by side, so that one product reads them all.
+"""Rules that put the weights of neighbouring products side by side, so that one product reads them all.
 
 The weights must be parameters that nothing else reads: then the packed one is their storage (`op.storage`). Gate and up
 are found by patterns. How many products of one operand there are differs, so no pattern states it: `siblings_of` finds
@@ -98,7 +98,7 @@ class Siblings:
 
     @property
     def ranges(self) -> Iterator[tuple[int, int, int]]:
-        """(product, start, stop) of each."""
+        """(product, start, stop) of each product's columns."""
         return zip(self.products, (0, *self.stops), self.stops, strict=False)
 
 
@@ -139,7 +139,7 @@ def families(prepared: Prepared, op: str) -> dict[int, list[int]]:
 
 
 def _parts(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Cut into pieces of nearly equal length, none longer than `MOST`."""
+    """Cut a sequence into parts of nearly equal length, none longer than `MOST`."""
     count = -(-len(ids) // MOST)
     bounds = [len(ids) * k // count for k in range(count + 1)]
     return (ids[a:b] for a, b in zip(bounds, bounds[1:], strict=False))

@@ -19,14 +19,14 @@ __all__ = [
     "check_shape_of", "is_opaque",
 ]  # fmt: skip
 
-# how far the two sides may lie apart in float64, relative to the error scale
+# the largest distance of the two sides in float64, relative to the error scale
 TOLERANCE: Mapping[Safety, float] = {"exact": 0.0, "rounding": 1e-12, "reassoc": 1e-9, "approx": 1e-2}
 F32_CONSTANTS = 1e-7  # of rules that put a constant in float32 in the place of others
 Matrix = Annotated[Value, 2]  # an operand of a rule that has rank 2
 
 
 def is_opaque(op: str) -> bool:
-    """Whether nothing may be computed through an op: its node stays what it is."""
+    """Return whether rules may not look through an op: its node stays as it is."""
     return REGISTRY[op].opaque
 
 
@@ -87,7 +87,7 @@ class Rule:
 
     @property
     def fusion(self) -> bool:
-        """Whether the right side is one op that has a decomposition; a rule that opens one is none."""
+        """Whether the right side is one op that has a decomposition; a rule that opens such an op is no fusion."""
         if self.right < 0 or any(fact.relation is WRITTEN for c in self.where for fact in c.facts):
             return False
         return getattr(REGISTRY.get(self.pattern.node(self.right).op), "body", None) is not None
@@ -141,7 +141,7 @@ def check_shape_of(rule: Rule) -> None:
     if not rule.left_nodes:
         raise OptimizeError(where, "left side", "a variable", "at least one op")
     if _same_sides(rule):
-        raise OptimizeError(where, "right side", "what the left side says", "another way to say it")
+        raise OptimizeError(where, "right side", "the left side itself", "another expression of equal value")
     bound = set(rule.variables)
     for node in rule.right_nodes or (rule.pattern.node(rule.right),):
         free = [rule.pattern.node(i).attr("name") for i in node.inputs if rule.pattern.node(i).op == "var"]
@@ -159,7 +159,7 @@ def check_shape_of(rule: Rule) -> None:
 
 
 def _is_idle(rule: Rule, condition: Condition) -> bool:
-    """Whether a condition determines an attribute that nothing reads: a name that was mistyped."""
+    """Return whether a condition determines an attribute that nothing reads: its name was mistyped."""
     name = condition.binds
     if not name or name in rule.names:
         return False

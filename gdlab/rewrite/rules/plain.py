@@ -1,6 +1,6 @@
-"""The rules that bring a graph into a plain form, each stated once in op notation: collapses, spellings, products.
+"""Rules that bring a graph into a plain form, each stated once in op notation: collapses, spellings, products.
 
-The table itself, and `@rule`, are in `table.py`; recognizing composites is in `recognize.py`.
+The table itself, and `@rule`, are in `rule_table.py`; recognizing composites is in `recognize.py`.
 """
 
 # mypy: disable-error-code="no-any-return"

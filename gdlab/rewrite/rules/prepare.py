@@ -1,4 +1,4 @@
-"""The rules carried out before the search: merge equal nodes (CSE) and compute constants (folding)."""
+"""Rules carried out before the search: merge equal nodes (CSE) and compute constants (folding)."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def hash_cons(graph: Graph) -> Prepared:
 
 
 class TypeNumbers:
-    """Types by number: equal types have one. `numbers[type]`; `types[number]` is a type again."""
+    """Numbers of types: equal types have one number. `numbers[type]`; `types[number]` is a type again."""
 
     def __init__(self) -> None:
         self.types: list[TensorType] = []
@@ -92,7 +92,7 @@ class TypeNumbers:
 
 
 def uses_of(prepared: Prepared) -> dict[int, int]:
-    """Readers and outputs of every kept node, after equal nodes were merged."""
+    """Count readers and outputs of every kept node, after equal nodes were merged."""
     found = dict.fromkeys(prepared.kept, 0)
     for operands in prepared.inputs.values():
         for i in operands:
@@ -104,12 +104,12 @@ def uses_of(prepared: Prepared) -> dict[int, int]:
 
 
 def own_gradients(graph: Graph) -> tuple[int, ...]:
-    """The nodes of parameters with a gradient of their own among the outputs: they cannot become part of another."""
+    """Return the nodes of parameters whose gradient is an output: they cannot become part of another."""
     return tuple(id for id, _ in trained_parameters(graph)) if graph.num_param_grad_outputs else ()
 
 
 # folding --------------------------------------------------------------------------------------------------------------
-Known = float | Array  # what a node holds: one number in every element, or its elements in float64 (or uint32)
+Known = float | Array  # a node's value: one number in every element, or its elements in float64 (or uint32)
 Folded = float | ConstantData
 
 
@@ -128,7 +128,7 @@ def fold_constant(prepared: Prepared, through: Container[str] = ()) -> dict[int,
     for id, operands in prepared.inputs.items():
         if not operands:
             if nodes[id].op in ("full", "constant"):
-                known[id] = _held(nodes[id])
+                known[id] = _constant_value(nodes[id])
             continue
         if nodes[id].op in through and operands[0] in known:
             known[id] = known[operands[0]]
@@ -142,7 +142,7 @@ def fold_constant(prepared: Prepared, through: Container[str] = ()) -> dict[int,
     return folded
 
 
-def _held(node: Node) -> Known:
+def _constant_value(node: Node) -> Known:
     if node.op == "full":
         return float(node.attr("value"))
     data: ConstantData = node.attr("data")
@@ -150,7 +150,7 @@ def _held(node: Node) -> Known:
 
 
 def _plain(node: Node) -> bool:
-    """Whether its value follows from its operands alone, in float32."""
+    """Return whether the value of a node follows from its operands alone, in float32."""
     return not is_opaque(node.op) and not isinstance(REGISTRY[node.op].kernel, Leaf) and node.type.dtype is f32
 
 
@@ -174,7 +174,7 @@ def _result(node: Node, operands: list[tuple[TensorType, Known]]) -> Known | Non
 
 
 def _only_moves(op: Op, operand: TensorType, node: Node) -> bool:
-    """Whether every element of the result is one of the operand's."""
+    """Return whether every element of the result is one of the operand's."""
     if isinstance(op.kernel, Alias):
         return True
     if not isinstance(op.kernel, Movement):
@@ -187,7 +187,7 @@ def _only_moves(op: Op, operand: TensorType, node: Node) -> bool:
 
 
 def _rounded(result: Array) -> Known | None:
-    """The elements as float32 holds them, or the one value of all; None where float32 overflows."""
+    """Return the elements rounded to float32, or one value where all are equal; None where float32 overflows."""
     exact = np.asarray(result, np.float64)
     with np.errstate(over="ignore"):
         held = exact.astype(np.float32).astype(np.float64)

@@ -1,4 +1,4 @@
-"""The rules that find a composite in what people write out: softmax, norms, gelu, softplus, means.
+"""Rules that find a composite in a graph of simpler ops: softmax, norms, gelu, softplus, means.
 
 A long spelling is found in short hops, because many-premise joins are what makes a rule set slow: first the spellings
 of a part are made equal, which by itself gains nothing, then one rule names the whole.
@@ -47,7 +47,7 @@ from gdlab.ops.functions import erf
 from gdlab.rewrite.rules.conditions import attr_eq, finite, rank
 from gdlab.rewrite.rules.measures import kept, last_axis, leading_axes, mean_factor, one_over, row
 from gdlab.rewrite.rules.pattern import F32_CONSTANTS, Rewrite
-from gdlab.rewrite.rules.rule_table import rule
+from gdlab.rewrite.rules.rule_table import recognizes, rule
 
 __all__: list[str] = []
 
@@ -156,7 +156,7 @@ SUMS = (
 FACTOR = (attr_eq("c", mean_factor("x", "s")),)
 
 
-@rule(safety="rounding", label="Recognize Mean", near=True, where=FACTOR, samples=SUMS, tolerance=F32_CONSTANTS)
+@recognizes("Mean", where=FACTOR, samples=SUMS)
 def recognize_mean(x: Value, axes: Shape, keepdims: bool, c: float) -> Rewrite:
     """c · sum(x, axes, keepdims) → mean(x, axes, keepdims)
 
@@ -168,7 +168,7 @@ def recognize_mean(x: Value, axes: Shape, keepdims: bool, c: float) -> Rewrite:
 INNER = (Sample((3, 4), attrs={"c": 0.25}), Sample((2, 3, 5), attrs={"c": one_over(5)}))
 
 
-@rule(safety="rounding", label="Recognize Mean", near=True, where=FACTOR, samples=INNER, tolerance=F32_CONSTANTS)
+@recognizes("Mean", where=FACTOR, samples=INNER)
 def recognize_mean_inner(x: Value, c: float) -> Rewrite:
     """c · sum_inner(x) → mean_inner(x)
 
@@ -180,7 +180,7 @@ def recognize_mean_inner(x: Value, c: float) -> Rewrite:
 WHOLE = (Sample((3, 4), attrs={"c": one_over(12)}), Sample((5,), attrs={"c": one_over(5)}))
 
 
-@rule(safety="rounding", label="Recognize Mean", near=True, where=FACTOR, samples=WHOLE, tolerance=F32_CONSTANTS)
+@recognizes("Mean", where=FACTOR, samples=WHOLE)
 def recognize_mean_all(x: Value, c: float) -> Rewrite:
     """c · sum_all(x) → mean_all(x)
 
@@ -195,10 +195,7 @@ ROWS = (
 )
 
 
-@rule(
-    safety="rounding", label="Recognize Mean", near=True, where=(*FACTOR, attr_eq("axes", leading_axes("x"))),
-    samples=ROWS, tolerance=F32_CONSTANTS,
-)  # fmt: skip
+@recognizes("Mean", where=(*FACTOR, attr_eq("axes", leading_axes("x"))), samples=ROWS)
 def recognize_mean_of_rows(x: Value, c: float, axes: Shape) -> Rewrite:
     """c · sum_rows(x) → mean(x, axes)
 
@@ -208,28 +205,28 @@ def recognize_mean_of_rows(x: Value, c: float, axes: Shape) -> Rewrite:
 
 
 # softmax --------------------------------------------------------------------------------------------------------------
-@rule(safety="rounding", label="Recognize Softmax", near=True, tolerance=F32_CONSTANTS)
+@recognizes("Softmax")
 def recognize_softmax(x: Value, s: Shape) -> Rewrite:
     """u / broadcast_to(sum_inner(u), s) → softmax(x) with u = exp(x − broadcast_to(max_inner(x), s))"""
     powers = exp(x - broadcast_to(max_inner(x), s))
     return div(powers, broadcast_to(sum_inner(powers), s)) >> ops.softmax(x)
 
 
-@rule(safety="rounding", label="Recognize LogSoftmax", near=True, tolerance=F32_CONSTANTS)
+@recognizes("LogSoftmax")
 def recognize_log_softmax(x: Value, s: Shape) -> Rewrite:
     """u − broadcast_to(log(sum_inner(exp(u))), s) → log_softmax(x) with u = x − broadcast_to(max_inner(x), s)"""
     shifted = x - broadcast_to(max_inner(x), s)
     return shifted - broadcast_to(log(sum_inner(exp(shifted))), s) >> ops.log_softmax(x)
 
 
-@rule(safety="rounding", label="Recognize LogSoftmax", near=True, tolerance=F32_CONSTANTS)
+@recognizes("LogSoftmax")
 def recognize_log_softmax_by_sum(x: Value, s: Shape) -> Rewrite:
     """x − broadcast_to(m + log(sum_inner(exp(x − broadcast_to(m, s)))), s) → log_softmax(x) with m = max_inner(x)"""
     largest = max_inner(x)
     return x - broadcast_to(largest + log(sum_inner(exp(x - broadcast_to(largest, s)))), s) >> ops.log_softmax(x)
 
 
-@rule(safety="rounding", label="Recognize Softmax", near=True, tolerance=F32_CONSTANTS)
+@recognizes("Softmax")
 def recognize_softmax_by_log(x: Value) -> Rewrite:
     """exp(log_softmax(x)) → softmax(x)
 
@@ -239,10 +236,7 @@ def recognize_softmax_by_log(x: Value) -> Rewrite:
 
 
 # norms ----------------------------------------------------------------------------------------------------------------
-@rule(
-    safety="rounding", label="Recognize RmsNorm", near=True, where=(rank("w", 1), finite("eps", above=0)),
-    tolerance=F32_CONSTANTS,
-)  # fmt: skip
+@recognizes("RmsNorm", where=(rank("w", 1), finite("eps", above=0)))
 def recognize_rms_norm(x: Value, w: Value, s: Shape, eps: float) -> Rewrite:
     """bias_mul(x · broadcast_to(rsqrt(mean_inner(x · x) + eps), s), w) → rms_norm(x, w, eps)
 
@@ -252,10 +246,7 @@ def recognize_rms_norm(x: Value, w: Value, s: Shape, eps: float) -> Rewrite:
     return bias_mul(x * broadcast_to(size, s), w) >> rms_norm(x, w, eps)
 
 
-@rule(
-    safety="rounding", label="Recognize RmsNorm", near=True, where=(rank("w", 1), finite("eps", above=0)),
-    tolerance=F32_CONSTANTS,
-)  # fmt: skip
+@recognizes("RmsNorm", where=(rank("w", 1), finite("eps", above=0)))
 def recognize_rms_norm_weight_first(x: Value, w: Value, s: Shape, eps: float) -> Rewrite:
     """bias_mul(x, w) · broadcast_to(rsqrt(mean_inner(x · x) + eps), s) → rms_norm(x, w, eps)
 
@@ -265,10 +256,7 @@ def recognize_rms_norm_weight_first(x: Value, w: Value, s: Shape, eps: float) ->
     return bias_mul(x, w) * broadcast_to(size, s) >> rms_norm(x, w, eps)
 
 
-@rule(
-    safety="rounding", label="Recognize RmsNorm", near=True, where=(rank("w", 1), finite("eps", above=0)),
-    tolerance=F32_CONSTANTS,
-)  # fmt: skip
+@recognizes("RmsNorm", where=(rank("w", 1), finite("eps", above=0)))
 def recognize_rms_norm_weighted_size(x: Value, w: Value, s: Shape, eps: float) -> Rewrite:
     """x · bias_mul(broadcast_to(rsqrt(mean_inner(x · x) + eps), s), w) → rms_norm(x, w, eps)
 
@@ -281,7 +269,7 @@ def recognize_rms_norm_weighted_size(x: Value, w: Value, s: Shape, eps: float) -
 ROW = (rank("w", 2), attr_eq("n", row("w")), finite("eps", above=0))
 
 
-@rule(safety="rounding", label="Recognize RmsNorm", near=True, where=ROW, tolerance=F32_CONSTANTS)
+@recognizes("RmsNorm", where=ROW)
 def recognize_rms_norm_of_row(x: Value, w: Value, s: Shape, eps: float, n: Shape) -> Rewrite:
     """bias_mul(x · broadcast_to(rsqrt(mean_inner(x · x) + eps), s), w) → rms_norm(x, w, eps)
 
@@ -291,7 +279,7 @@ def recognize_rms_norm_of_row(x: Value, w: Value, s: Shape, eps: float, n: Shape
     return bias_mul(x * broadcast_to(size, s), w) >> rms_norm(x, reshape(w, n), eps)
 
 
-@rule(safety="rounding", label="Recognize RmsNorm", near=True, where=ROW, tolerance=F32_CONSTANTS)
+@recognizes("RmsNorm", where=ROW)
 def recognize_rms_norm_of_row_first(x: Value, w: Value, s: Shape, eps: float, n: Shape) -> Rewrite:
     """bias_mul(x, w) · broadcast_to(rsqrt(mean_inner(x · x) + eps), s) → rms_norm(x, w, eps)
 
@@ -301,7 +289,7 @@ def recognize_rms_norm_of_row_first(x: Value, w: Value, s: Shape, eps: float, n:
     return bias_mul(x, w) * broadcast_to(size, s) >> rms_norm(x, reshape(w, n), eps)
 
 
-@rule(safety="rounding", label="Recognize RmsNorm", near=True, where=ROW, tolerance=F32_CONSTANTS)
+@recognizes("RmsNorm", where=ROW)
 def recognize_rms_norm_of_weighted_row(x: Value, w: Value, s: Shape, eps: float, n: Shape) -> Rewrite:
     """x · bias_mul(broadcast_to(rsqrt(mean_inner(x · x) + eps), s), w) → rms_norm(x, w, eps)
 
@@ -311,17 +299,14 @@ def recognize_rms_norm_of_weighted_row(x: Value, w: Value, s: Shape, eps: float,
     return x * bias_mul(broadcast_to(size, s), w) >> rms_norm(x, reshape(w, n), eps)
 
 
-@rule(safety="rounding", label="Recognize LayerNorm", near=True, where=(rank("b", 1),), tolerance=F32_CONSTANTS)
+@recognizes("LayerNorm", where=(rank("b", 1),))
 def recognize_layer_norm(x: Value, w: Value, b: Value, s: Shape, eps: float) -> Rewrite:
     """bias_add(rms_norm(x − broadcast_to(mean_inner(x), s), w, eps), b) → layer_norm(x, w, b, eps)"""
     centred = x - broadcast_to(mean_inner(x), s)
     return bias_add(rms_norm(centred, w, eps), b) >> ops.layer_norm(x, w, b, eps)
 
 
-@rule(
-    safety="rounding", label="Recognize LayerNorm", near=True, where=(rank("b", 2), attr_eq("n", row("b"))),
-    tolerance=F32_CONSTANTS,
-)  # fmt: skip
+@recognizes("LayerNorm", where=(rank("b", 2), attr_eq("n", row("b"))))
 def recognize_layer_norm_of_row(x: Value, w: Value, b: Value, s: Shape, eps: float, n: Shape) -> Rewrite:
     """bias_add(rms_norm(x − broadcast_to(mean_inner(x), s), w, eps), b) → layer_norm(x, w, b, eps)
 
@@ -332,7 +317,7 @@ def recognize_layer_norm_of_row(x: Value, w: Value, b: Value, s: Shape, eps: flo
 
 
 # silu -----------------------------------------------------------------------------------------------------------------
-@rule(safety="rounding", label="Recognize Sigmoid", near=True, tolerance=F32_CONSTANTS)
+@recognizes("Sigmoid")
 def recognize_sigmoid(x: Value) -> Rewrite:
     """1 / (exp(−x) + 1) → sigmoid(x)"""
     return recip(add_scalar(exp(neg(x)), 1.0)) >> sigmoid(x)
@@ -405,20 +390,20 @@ def half_at_the_other(x: Value, t: Value) -> Rewrite:
     return x * scale(add_scalar(t, 1.0), 0.5) >> scale(x, 0.5) * add_scalar(t, 1.0)
 
 
-@rule(safety="rounding", label="Recognize Gelu", near=True, tolerance=F32_CONSTANTS)
+@recognizes("Gelu")
 def recognize_gelu_tanh(x: Value) -> Rewrite:
     """(½ · x) · (tanh(√(2 / π) · (x + 0.044715 · x³)) + 1) → gelu(x)"""
     inner = scale(x + scale(x * x * x, CUBE), ROOT)
     return scale(x, 0.5) * add_scalar(tanh(inner), 1.0) >> ops.gelu(x)
 
 
-@rule(safety="rounding", label="Recognize Gelu", near=True, tolerance=F32_CONSTANTS)
+@recognizes("Gelu")
 def recognize_gelu_sigmoid(x: Value) -> Rewrite:
     """x · sigmoid(2 · √(2 / π) · (x + 0.044715 · x³)) → gelu(x)"""
     return x * sigmoid(scale(x + scale(x * x * x, CUBE), STEEP)) >> ops.gelu(x)
 
 
-@rule(safety="rounding", label="Recognize GeluErf", near=True, tolerance=F32_CONSTANTS)
+@recognizes("GeluErf")
 def recognize_gelu_erf(x: Value) -> Rewrite:
     """(½ · x) · (erf(√½ · x) + 1) → gelu_erf(x)"""
     return scale(x, 0.5) * add_scalar(erf(scale(x, math.sqrt(0.5))), 1.0) >> ops.gelu_erf(x)

@@ -1,4 +1,4 @@
-"""The rules that find attention in what people write out: of one head, of heads [heads, rows, d], with repeated keys.
+"""Rules that find attention in a graph of simpler ops: of one head, of heads [heads, rows, d], with repeated keys.
 
 Heads are found in hops: attention of [heads, rows, d] is that of rows with their heads side by side, between two
 reorderings; where such reorderings are written too, they cancel. A. Vaswani et al., Attention Is All You Need, 2017.
@@ -30,13 +30,13 @@ from gdlab.ops import (
 from gdlab.rewrite.rules.conditions import attr_eq, repeats, shape_eq
 from gdlab.rewrite.rules.constant_conditions import causal_mask, hidden, hidden_keys, seen_keys
 from gdlab.rewrite.rules.measures import flat_heads, heads, heads_apart, one_over_root, rows_first, width
-from gdlab.rewrite.rules.pattern import F32_CONSTANTS, Matrix, Rewrite
-from gdlab.rewrite.rules.rule_table import rule
+from gdlab.rewrite.rules.pattern import Matrix, Rewrite
+from gdlab.rewrite.rules.rule_table import recognizes, rule
 
 __all__: list[str] = []
 
 
-# where the scores are scaled ------------------------------------------------------------------------------------------
+# places of the scale of the scores ------------------------------------------------------------------------------------
 @rule(safety="rounding", label="Scale∘MatMulBT→MatMulBT∘Scale")
 def scaled_query(q: Value, k: Value, c: float) -> Rewrite:
     """(c · q) · kᵀ → c · (q · kᵀ)
@@ -96,9 +96,7 @@ MASKED = (Sample((3, 4), (3, 4), (3, 3), (3, 4), attrs=ONE),)
 CHOSEN = (Sample((3, 4), (3, 4), (3, 3), (3, 3), (3, 4), attrs=ONE),)
 
 
-@rule(
-    safety="rounding", label="Recognize FullAttention", near=True, where=SQUARE, samples=HEAD, tolerance=F32_CONSTANTS
-)
+@recognizes("FullAttention", where=SQUARE, samples=HEAD)
 def recognize_full_attention(q: Matrix, k: Value, v: Value, c: float, d: int) -> Rewrite:
     """softmax(c · (q · kᵀ)) · v → full_attention(q, k, v, 1, 1, d)
 
@@ -108,10 +106,7 @@ def recognize_full_attention(q: Matrix, k: Value, v: Value, c: float, d: int) ->
     return matmul(scores, v) >> full_attention(q, k, v, 1, 1, d)
 
 
-@rule(
-    safety="rounding", label="Recognize CausalAttention", near=True, where=(*SQUARE, causal_mask("mask")),
-    samples=MASKED, tolerance=F32_CONSTANTS,
-)  # fmt: skip
+@recognizes("CausalAttention", where=(*SQUARE, causal_mask("mask")), samples=MASKED)
 def recognize_causal_attention(q: Matrix, k: Value, mask: Value, v: Value, c: float, d: int) -> Rewrite:
     """softmax(c · (q · kᵀ) + mask) · v → causal_attention(q, k, v, 1, 1, d)
 
@@ -121,10 +116,7 @@ def recognize_causal_attention(q: Matrix, k: Value, mask: Value, v: Value, c: fl
     return matmul(scores, v) >> causal_attention(q, k, v, 1, 1, d)
 
 
-@rule(
-    safety="rounding", label="Recognize CausalAttention", near=True,
-    where=(*SQUARE, seen_keys("seen"), hidden("low")), samples=CHOSEN, tolerance=F32_CONSTANTS,
-)  # fmt: skip
+@recognizes("CausalAttention", where=(*SQUARE, seen_keys("seen"), hidden("low")), samples=CHOSEN)
 def recognize_causal_attention_of_seen(
     q: Matrix, k: Value, seen: Value, low: Value, v: Value, c: float, d: int
 ) -> Rewrite:
@@ -136,10 +128,7 @@ def recognize_causal_attention_of_seen(
     return matmul(scores, v) >> causal_attention(q, k, v, 1, 1, d)
 
 
-@rule(
-    safety="rounding", label="Recognize CausalAttention", near=True,
-    where=(*SQUARE, hidden_keys("later"), hidden("low")), samples=CHOSEN, tolerance=F32_CONSTANTS,
-)  # fmt: skip
+@recognizes("CausalAttention", where=(*SQUARE, hidden_keys("later"), hidden("low")), samples=CHOSEN)
 def recognize_causal_attention_of_hidden(
     q: Matrix, k: Value, later: Value, low: Value, v: Value, c: float, d: int
 ) -> Rewrite:
@@ -166,19 +155,16 @@ ACROSS = (Sample((2, 3, 4), (2, 5, 4), (2, 5, 4), attrs={**MANY, "u": (5, 8)}),)
 
 
 def side_by_side(x: Value, s: Shape) -> Value:
-    """[heads, rows, d] as [rows, heads · d], which is s."""
+    """View heads x, [heads, rows, d], as [rows, heads · d], which is shape s."""
     return reshape(permute(x, SWAP), s)
 
 
 def apart(x: Value, t: Shape) -> Value:
-    """[rows, heads · d] as [heads, rows, d], where t is [rows, heads, d]."""
+    """View x, [rows, heads · d], as [heads, rows, d], where t is [rows, heads, d]."""
     return permute(reshape(x, t), SWAP)
 
 
-@rule(
-    safety="rounding", label="Recognize FullAttention", near=True, where=HEADS, samples=ALL_HEADS,
-    tolerance=F32_CONSTANTS,
-)  # fmt: skip
+@recognizes("FullAttention", where=HEADS, samples=ALL_HEADS)
 def recognize_full_attention_of_heads(
     q: Value, k: Value, v: Value, c: float, h: int, d: int, s: Shape, t: Shape
 ) -> Rewrite:
@@ -190,11 +176,9 @@ def recognize_full_attention_of_heads(
     return batch_matmul(scores, v) >> apart(full_attention(*(side_by_side(x, s) for x in (q, k, v)), h, h, d), t)
 
 
-@rule(
-    safety="rounding", label="Recognize CrossAttention", near=True,
-    where=(*HEADS[1:], attr_eq("d", width("v")), attr_eq("u", flat_heads("v"))), samples=ACROSS,
-    tolerance=F32_CONSTANTS,
-)  # fmt: skip
+@recognizes(
+    "CrossAttention", where=(*HEADS[1:], attr_eq("d", width("v")), attr_eq("u", flat_heads("v"))), samples=ACROSS
+)
 def recognize_cross_attention_of_heads(
     q: Value, k: Value, v: Value, c: float, h: int, d: int, s: Shape, t: Shape, u: Shape
 ) -> Rewrite:
@@ -208,10 +192,7 @@ def recognize_cross_attention_of_heads(
     return batch_matmul(scores, v) >> apart(multi_head_attn(*rows, h, h, d, True), t)
 
 
-@rule(
-    safety="rounding", label="Recognize CausalAttention", near=True, where=(*HEADS, causal_mask("mask")),
-    samples=ALL_MASKED, tolerance=F32_CONSTANTS,
-)  # fmt: skip
+@recognizes("CausalAttention", where=(*HEADS, causal_mask("mask")), samples=ALL_MASKED)
 def recognize_causal_attention_of_heads(
     q: Value, k: Value, mask: Value, v: Value, c: float, h: int, d: int, s: Shape, t: Shape
 ) -> Rewrite:
@@ -223,10 +204,7 @@ def recognize_causal_attention_of_heads(
     return batch_matmul(scores, v) >> apart(causal_attention(*(side_by_side(x, s) for x in (q, k, v)), h, h, d), t)
 
 
-@rule(
-    safety="rounding", label="Recognize CausalAttention", near=True,
-    where=(*HEADS, seen_keys("seen"), hidden("low")), samples=ALL_CHOSEN, tolerance=F32_CONSTANTS,
-)  # fmt: skip
+@recognizes("CausalAttention", where=(*HEADS, seen_keys("seen"), hidden("low")), samples=ALL_CHOSEN)
 def recognize_causal_attention_of_heads_of_seen(
     q: Value, k: Value, seen: Value, low: Value, v: Value, c: float, h: int, d: int, s: Shape, t: Shape
 ) -> Rewrite:
@@ -238,10 +216,7 @@ def recognize_causal_attention_of_heads_of_seen(
     return batch_matmul(scores, v) >> apart(causal_attention(*(side_by_side(x, s) for x in (q, k, v)), h, h, d), t)
 
 
-@rule(
-    safety="rounding", label="Recognize CausalAttention", near=True,
-    where=(*HEADS, hidden_keys("later"), hidden("low")), samples=ALL_CHOSEN, tolerance=F32_CONSTANTS,
-)  # fmt: skip
+@recognizes("CausalAttention", where=(*HEADS, hidden_keys("later"), hidden("low")), samples=ALL_CHOSEN)
 def recognize_causal_attention_of_heads_of_hidden(
     q: Value, k: Value, later: Value, low: Value, v: Value, c: float, h: int, d: int, s: Shape, t: Shape
 ) -> Rewrite:
@@ -264,14 +239,11 @@ ALL_GROUPS = (Sample((3, 24), (2, 3, 4), (2, 3, 4), attrs=GROUPS),)
 
 
 def repeated(x: Value, a: Shape, b: Shape, r: Shape, s: Shape) -> Value:
-    """[key heads, rows, d] with every head several times in a row, as [rows, heads · d], which is s."""
+    """Repeat every head of x, [key heads, rows, d], in place, and view all as [rows, heads · d], which is s."""
     return side_by_side(reshape(broadcast_to(reshape(x, a), b), r), s)
 
 
-@rule(
-    safety="rounding", label="Recognize GroupedKeys", near=True, where=GROUPED, samples=ALL_GROUPS,
-    tolerance=F32_CONSTANTS,
-)  # fmt: skip
+@recognizes("GroupedKeys", where=GROUPED, samples=ALL_GROUPS)
 def recognize_grouped_keys_of_causal_attention(
     q: Value, k: Value, v: Value, a: Shape, b: Shape, r: Shape, s: Shape, h: int, d: int, g: int, u: Shape
 ) -> Rewrite:
@@ -283,10 +255,7 @@ def recognize_grouped_keys_of_causal_attention(
     return left >> causal_attention(q, side_by_side(k, u), side_by_side(v, u), h, g, d)
 
 
-@rule(
-    safety="rounding", label="Recognize GroupedKeys", near=True, where=GROUPED, samples=ALL_GROUPS,
-    tolerance=F32_CONSTANTS,
-)  # fmt: skip
+@recognizes("GroupedKeys", where=GROUPED, samples=ALL_GROUPS)
 def recognize_grouped_keys_of_full_attention(
     q: Value, k: Value, v: Value, a: Shape, b: Shape, r: Shape, s: Shape, h: int, d: int, g: int, u: Shape
 ) -> Rewrite:

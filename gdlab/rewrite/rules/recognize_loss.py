@@ -1,4 +1,4 @@
-"""The rules that find losses in what people write out: cross entropy, squared and absolute errors."""
+"""Rules that find losses in a graph of simpler ops: cross entropy, squared and absolute errors."""
 
 # mypy: disable-error-code="no-any-return"
 # (`>>` of a Value is Any to the checker: only inside a rule does it make a Rewrite)
@@ -12,8 +12,8 @@ from gdlab.op import Sample
 from gdlab.ops import abs, log_softmax, mean, mean_all, neg, scale, sum_all, sum_inner
 from gdlab.rewrite.rules.conditions import attr_eq, rank
 from gdlab.rewrite.rules.measures import all_axes, last_axis, one_over, one_over_rows
-from gdlab.rewrite.rules.pattern import F32_CONSTANTS, Rewrite
-from gdlab.rewrite.rules.rule_table import rule
+from gdlab.rewrite.rules.pattern import Rewrite
+from gdlab.rewrite.rules.rule_table import recognizes, rule
 
 __all__: list[str] = []
 
@@ -86,10 +86,7 @@ def neg_of_log_softmax(labels: Value, logits: Value) -> Rewrite:
 ROWS = (Sample((3, 4), (3, 4), attrs={"c": one_over(3)}), Sample((2, 5), (2, 5), attrs={"c": 0.5}))
 
 
-@rule(
-    safety="rounding", label="Recognize CrossEntropyLoss", near=True,
-    where=(rank("labels", 2), attr_eq("c", one_over_rows("labels"))), samples=ROWS, tolerance=F32_CONSTANTS,
-)  # fmt: skip
+@recognizes("CrossEntropyLoss", where=(rank("labels", 2), attr_eq("c", one_over_rows("labels"))), samples=ROWS)
 def mean_over_rows(labels: Value, logits: Value, c: float) -> Rewrite:
     """c · sum_all(labels · log_softmax(logits)) → mean_all(sum_inner(labels · log_softmax(logits)))
 
@@ -105,23 +102,20 @@ def neg_of_scaled_sum(x: Value, c: float) -> Rewrite:
     return scale(neg(sum_all(x)), c) >> neg(scale(sum_all(x), c))
 
 
-@rule(
-    safety="rounding", label="Recognize CrossEntropyLoss", near=True, where=(rank("labels", 2),),
-    tolerance=F32_CONSTANTS,
-)  # fmt: skip
+@recognizes("CrossEntropyLoss", where=(rank("labels", 2),))
 def recognize_cross_entropy_loss(labels: Value, logits: Value) -> Rewrite:
     """−mean_all(sum_inner(labels · log_softmax(logits))) → cross_entropy_loss(logits, labels)"""
     return neg(mean_all(sum_inner(labels * log_softmax(logits)))) >> ops.cross_entropy_loss(logits, labels)
 
 
 # errors ---------------------------------------------------------------------------------------------------------------
-@rule(safety="rounding", label="Recognize MseLoss", near=True, tolerance=F32_CONSTANTS)
+@recognizes("MseLoss")
 def recognize_mse_loss(p: Value, t: Value) -> Rewrite:
     """mean_all((p − t) · (p − t)) → mse_loss(p, t)"""
     return mean_all((p - t) * (p - t)) >> ops.mse_loss(p, t)
 
 
-@rule(safety="rounding", label="Recognize L1Loss", near=True, tolerance=F32_CONSTANTS)
+@recognizes("L1Loss")
 def recognize_l1_loss(p: Value, t: Value) -> Rewrite:
     """mean_all(|p − t|) → l1_loss(p, t)"""
     return mean_all(abs(p - t)) >> ops.l1_loss(p, t)

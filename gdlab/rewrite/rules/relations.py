@@ -26,7 +26,7 @@ def interned(value: Any) -> tuple[Any, ...]:
 
 
 class Interner:
-    """Attribute values as numbers: equal numbers exactly where values are equal bit by bit."""
+    """Numbers of attribute values: equal numbers exactly where values are equal bit by bit."""
 
     def __init__(self, values: Iterable[Any] = ()) -> None:
         self.values: list[Any] = []
@@ -41,7 +41,7 @@ class Interner:
         return id
 
     def copy(self) -> Interner:
-        """Return an interner that knows the same values and grows apart."""
+        """Return a copy that knows the same values; later ones are not shared."""
         other = Interner()
         other.values, other._ids = list(self.values), dict(self._ids)
         return other
@@ -71,7 +71,7 @@ class GraphFacts:
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """A relation by name. Its first column is a node, a type or an attribute value; `columns` counts all of them.
+    """A named relation. Its first column is a node, a type or an attribute value; `columns` counts all of them.
 
     `rows` extracts it from a graph. Most conditions are about types, of which there are few: the node has a `TYPE`, and
     a relation of types is asked of that. `spreads`: it is asked of results of ops that rules make, so types must spread
@@ -86,7 +86,7 @@ class Relation:
 
 
 def node_relation(name: str, holds: Callable[[GraphFacts], Iterable[int]]) -> Relation:
-    """Return a relation of nodes alone."""
+    """Return a relation with a node as its only column."""
     return Relation(name, "node", 1, lambda facts: [(id,) for id in holds(facts)])
 
 
@@ -108,14 +108,14 @@ EQUAL = Relation("=", "attribute", 2, lambda facts: [])  # built into the engine
 # facts ----------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A variable of a fact that no operand or attribute of the rule has the name of."""
+    """A variable of a fact that is no operand and no attribute of the rule."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class AttrValue:
-    """A literal attribute value: the engines have a number for it."""
+    """A literal attribute value; the engines have a number for it."""
 
     value: Any
 

@@ -16,10 +16,10 @@ from gdlab.base.words import grid, near_hint, plural
 from gdlab.graph import AttrVar, PatternGraph, Value
 from gdlab.op import ALL_PHASES, REGISTRY, Op, Phase, Safety, Sample
 from gdlab.rewrite.rules.conditions import Condition, rank, written
-from gdlab.rewrite.rules.pattern import Matrix, Rewrite, Rule, check_shape_of, is_opaque
+from gdlab.rewrite.rules.pattern import F32_CONSTANTS, Matrix, Rewrite, Rule, check_shape_of, is_opaque
 from gdlab.rewrite.rules.soundness import check_rule
 
-__all__ = ["RULES", "RuleTable", "fused_rules", "rule", "trace"]
+__all__ = ["RULES", "RuleTable", "fused_rules", "recognizes", "rule", "trace"]
 
 
 class RuleTable:
@@ -70,7 +70,7 @@ class RuleTable:
         return [text for r in self for text in (r.name, r.label)]
 
     def named(self, names: Iterable[str], where: str, what: str) -> list[Rule]:
-        """The rules of these ids or labels (a label may stand for several); `UnknownRuleError` names the nearest."""
+        """Return the rules of these ids or labels (a label may stand for several), or raise `UnknownRuleError`."""
         table, found = list(self), []
         for name in names:
             hits = [r for r in table if name in (r.name, r.label)]
@@ -81,7 +81,7 @@ class RuleTable:
         return found
 
     def add(self, rule: Rule) -> None:
-        """Add a rule; it takes the place of one of this id."""
+        """Add a rule, in place of one with the same id if there is one."""
         if _is_ours(rule):
             self._ours[rule.name] = rule
         else:
@@ -138,7 +138,7 @@ def rule(
     samples: Sample | Sequence[Sample] = (),
     tolerance: float | None = None,
 ) -> Rule | Callable[[Stated], Rule]:
-    """Decorator: a function that returns `left >> right` in op notation becomes a rule of the table.
+    """Turn a function that returns `left >> right` in op notation into a rule of the table (decorator).
 
     Parameters are operands (`Value`, or `Matrix` for rank 2) or attributes. A rule stated outside gdlab is tried at
     once on random operands (shapes from the samples of its ops, or from `samples`): where the sides differ in type,
@@ -158,11 +158,19 @@ def rule(
     return state if function is None else state(function)
 
 
+def recognizes(
+    composite: str, *, where: Condition | Sequence[Condition] = (), samples: Sample | Sequence[Sample] = ()
+) -> Callable[[Stated], Rule]:
+    """Turn a function into a rule that finds a composite in ops that people write out, with constants in float32."""
+    label = f"Recognize {composite}"
+    return rule(safety="rounding", label=label, near=True, where=where, samples=samples, tolerance=F32_CONSTANTS)
+
+
 def trace(
     stated: Stated, safety: Safety, label: str, where: tuple[Condition, ...], phases: tuple[Phase, ...], near: bool,
     on: bool, samples: tuple[Sample, ...], tolerance: float | None = None,
 ) -> Rule:  # fmt: skip
-    """The record of a stated rule: its function run once on the variables of a pattern graph."""
+    """Return the record of a stated rule, after one run of its function on the variables of a pattern graph."""
     _check_function(stated)
     name = stated.__name__
     _check_words(name, safety, phases, where)
@@ -207,7 +215,7 @@ def _variable(g: PatternGraph, name: str, kind: Any) -> Value | AttrVar:
 
 
 def _check_function(stated: Any) -> None:
-    """A rule is a function with a name of its own, whose parameters are its variables, one by one."""
+    """Check that a rule is a function with a name of its own, whose parameters are its variables, one by one."""
     name = getattr(stated, "__name__", "")
     if not inspect.isfunction(stated) or not name.isidentifier():
         raise OptimizeError("rule", "function", name or repr(stated), "def name(x: Value): return left >> right")
@@ -227,7 +235,7 @@ def _check_values(name: str, label: str, samples: tuple[Sample, ...], tolerance:
 
 
 def _check_opaque(made: Rule) -> None:
-    """No rule looks through what must stay as it is; `stop_gradient` has done its work once the gradients are there."""
+    """Check that no rule looks through an opaque op; `stop_gradient` may go once the gradients are there."""
     late = {"stop_gradient"} if made.phases == ("full",) else set()
     lost = [n.op for n in made.left_nodes if is_opaque(n.op) and n.op not in late]
     if lost:
@@ -253,7 +261,7 @@ ROOT = "fused"  # the name of the op in the rule that opens it
 
 
 def fused_rules(op: Op) -> Iterator[Rule]:
-    """body → op, one rule for each value of a Literal attribute, and its reverse; none for an op without a label."""
+    """Yield body → op, one rule per value of a Literal attribute, and its reverse; none for an op without a label."""
     for i, (fixed, label) in enumerate(op.variants()):
         name = op.name.removeprefix("fused_") + "".join(f"_{v}" for v in fixed.values() if i)
         pattern = op.pattern(**fixed)

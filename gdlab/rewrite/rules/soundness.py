@@ -81,7 +81,7 @@ def disagreement(rule: Rule, case: RuleCase, seed: int = 0) -> str | None:
 
 
 def constants_of(rule: Rule, case: RuleCase) -> dict[str, Array]:
-    """The operands that conditions want to be constants, with elements that they let pass."""
+    """Return operands that conditions want to be constants, with elements that those conditions accept."""
     examples = (c.example for c in rule.where if c.example is not None)
     return {name: make(case.types[name].shape) for name, make in examples if name in case.types}
 
@@ -109,7 +109,7 @@ DRAWN: Mapping[Safety, Sequence[Callable[[np.random.Generator, Shape], Array]]] 
 
 
 def _there(operands: Mapping[str, Array], result: Array, at: tuple[int, ...]) -> str:
-    """The elements of operands of the result's shape at this place: the counterexample."""
+    """Return in words the elements at this place of operands of the result's shape: the counterexample."""
     found = [f"{name} = {sig(x[at], 6)}" for name, x in operands.items() if x.shape == result.shape]
     return f", where {', '.join(found)}," if found else ""
 
@@ -149,7 +149,7 @@ def slope_disagreement(rule: Rule, case: RuleCase, seed: int = 0) -> str | None:
 
 
 def _differ(a: Array, b: Array, tolerance: float) -> tuple[int, ...] | None:
-    """The first place where the arrays are too far apart."""
+    """Return the first place where the arrays are too far apart."""
     with np.errstate(invalid="ignore"):
         finite = np.isfinite(a) & np.isfinite(b)
         scale = 1.0 + np.max(np.abs(a[finite]), initial=0.0)
@@ -175,7 +175,7 @@ def _input(graph: Graph, name: str, type: TensorType) -> Value:
 def build(
     rule: Rule, case: RuleCase, root: int, leaf: Leaf = _var, swapped: frozenset[int] = frozenset()
 ) -> tuple[Graph, int]:
-    """One side of the rule as a graph, and the id of its root: a leaf for each variable, then the ops.
+    """Build one side of the rule as a graph, a leaf for each variable, then the ops; return it and its root's id.
 
     The ops in `swapped` (ids of the pattern) get their operands in reverse order.
     """
@@ -201,7 +201,7 @@ def _append(graph: Graph, node: Node, operands: Sequence[Value], attrs: Mapping[
 
 
 def value_of(graph: Graph, root: int, operands: Mapping[str, Array]) -> Array:
-    """The value of node `root`, by the references, for these operands."""
+    """Compute the value of node `root` by the references, for these operands."""
     return np.asarray(_values_of(graph, operands, root + 1)[root], np.float64)
 
 
@@ -218,8 +218,8 @@ def _values_of(graph: Graph, operands: Mapping[str, Array], count: int | None = 
 
 # operands that fit ----------------------------------------------------------------------------------------------------
 def telling(rule: Rule) -> list[RuleCase]:
-    """The cases that a rule is tried on: all of its samples, or the first ones and others drawn at random, so that no
-    attribute and no shape stays what it is in the first."""
+    """Return the cases to try a rule on: all of its samples, or the first cases and others drawn at random, so that
+    every attribute and shape varies."""
     if rule.samples:
         return list(cases(rule))
     found = list(itertools.islice(cases(rule), PLENTY))
@@ -236,7 +236,7 @@ def _key(case: RuleCase) -> tuple[Any, ...]:
 
 
 def cases(rule: Rule) -> Iterator[RuleCase]:
-    """Operand types and attribute values for which the left side exists and the conditions hold, most telling first."""
+    """Yield operand types and attribute values where the left side exists and conditions hold, most telling first."""
     if rule.samples:
         for sample in rule.samples:
             types = dict(zip(rule.variables, (TensorType(s) for s in sample.shapes), strict=True))
@@ -249,7 +249,7 @@ def cases(rule: Rule) -> Iterator[RuleCase]:
 def left_sides(
     rule: Rule, rng: random.Random | None = None, most: int = TRIES
 ) -> Iterator[tuple[dict[str, TensorType], dict[str, Any]]]:
-    """Operand types and attribute values for which the left side exists, conditions aside; with `rng` in any order."""
+    """Yield operand types and attribute values for which the left side exists; with `rng` in any order."""
     order = _in_order_of_need(rule)
     tries = 0
     stack: list[tuple[int, dict[str, TensorType], dict[str, Any]]] = [(0, {}, {})]
@@ -272,7 +272,7 @@ def left_sides(
 
 
 def _in_order_of_need(rule: Rule) -> list[str]:
-    """Variables and attributes in the order in which the ops of the left side ask for them."""
+    """Return variables and attributes in the order in which the ops of the left side need them."""
     names: list[str] = []
     for node in rule.left_nodes:
         leaves = (rule.pattern.node(i) for i in node.inputs)
@@ -282,7 +282,7 @@ def _in_order_of_need(rule: Rule) -> list[str]:
 
 
 def stands(rule: Rule, types: Mapping[str, TensorType], attrs: Mapping[str, Any]) -> bool:
-    """Whether the ops whose operands are all chosen accept them."""
+    """Return whether every op whose operands are all chosen accepts them."""
     graph, values = Graph(), dict[int, Value]()
     for name, type in types.items():
         values[rule.names[name]] = graph.append("var", (), (("name", name),), type)
@@ -297,7 +297,7 @@ def stands(rule: Rule, types: Mapping[str, TensorType], attrs: Mapping[str, Any]
 
 
 def _complete(rule: Rule, types: dict[str, TensorType], attrs: dict[str, Any]) -> Iterator[RuleCase]:
-    """The case, where the conditions hold; those that determine an attribute give its value."""
+    """Yield the case if the conditions hold; those that determine an attribute give its value."""
     for condition in rule.where:
         if condition.binds in rule.attr_variables and condition.binds not in attrs:
             attrs = attrs | {condition.binds: condition.value(matched(rule, types, attrs))}
@@ -309,7 +309,7 @@ def _complete(rule: Rule, types: dict[str, TensorType], attrs: dict[str, Any]) -
 
 
 def matched(rule: Rule, types: Mapping[str, TensorType], attrs: Mapping[str, Any]) -> Match:
-    """The left side as a graph of its own; attributes that conditions determine may be missing."""
+    """Match the left side as a graph of its own; attributes that conditions determine may be missing."""
     held = {name for node in rule.left_nodes for _, v in node.attrs if isinstance(v, AttrVar) for name in [v.name]}
     if held <= attrs.keys():
         graph, root = build(rule, RuleCase(types, attrs), rule.left)
@@ -325,14 +325,14 @@ def matched(rule: Rule, types: Mapping[str, TensorType], attrs: Mapping[str, Any
 
 
 def shapes_of(rule: Rule) -> list[Shape]:
-    """Shapes to try: the usual ones, then those of the samples of the rule's ops."""
+    """Return the shapes to try: the usual ones, then those of the samples of the rule's ops."""
     ops = dict.fromkeys(n.op for n in rule.left_nodes)
     sampled = [s for op in ops for sample in REGISTRY[op].samples for s in sample.shapes if np.prod(s) <= 256]
     return list(dict.fromkeys([*SHAPES, *sampled]))
 
 
 def values_of(rule: Rule, name: str) -> list[Any]:
-    """Values of an attribute to try: those that the samples of its op have, then some of its kind."""
+    """Return the values of an attribute to try: those of the samples of its op, then some of its kind."""
     found: list[Any] = []
     for node in rule.left_nodes:
         for attr, value in node.attrs:
