@@ -27,7 +27,7 @@ PassReport = OptimizeReport | AutodiffReport
 
 @dataclass(frozen=True, slots=True)
 class StageSpec:
-    """State how a stage is made: from stage `parent`, by `optimize` in a `phase`, or (None) by `differentiate`."""
+    """The way a stage is made: from stage `parent`, by `optimize` in a `phase`, or (None) by `differentiate`."""
 
     key: str
     role: Role
@@ -59,7 +59,7 @@ COMPILED: Mapping[PlanMode, str] = {"training": "final", "inference": "optimized
 
 @dataclass(frozen=True, slots=True)
 class PipelineStage:
-    """Hold a graph on its way to a plan, and the report of the pass that made it from stage `parent`. `options`: the
+    """A graph on its way to a plan, and the report of the pass that made it from stage `parent`. `options`: the
     arguments of `optimize`, None where nothing was optimized."""
 
     key: str
@@ -85,7 +85,8 @@ class PipelineStage:
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """Make the stages of a written graph in order, and the plans compiled from the last of them; each is made once.
+    """The stages of a written graph in order, and the plans compiled from the last of them; each is made once, at first
+    use.
 
     `optimize`: arguments of `gdlab.optimize`, None: nothing is rewritten. `skip_full_optimize`: nothing is rewritten
     after differentiation. `history`: whether reports tell how the e-graph grew (None: of graphs of up to 300 nodes).

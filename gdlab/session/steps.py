@@ -103,8 +103,8 @@ class Steps:
                 self.progress.steps, self.updates.adam_steps, self.updates.window = counts[made - 1]
 
     def launch_many(self, parts: Sequence[tuple[Uploads, Sequence[BufferCopy]]], landing: Readback) -> None:
-        """`launch` for each of the parts in one call of the program: uploads, a step, copies. Their landing is one.
-        Called in the turn of the device."""
+        """Launch each of the parts (uploads, a step, copies) in one call of the program. Their landing is one. Called
+        in the turn of the device."""
         self.make_together([uploads for uploads, _ in parts], [copies for _, copies in parts], landing)
 
     def wait(self) -> None:

@@ -12,7 +12,8 @@ from gdlab.plan.records import ExecutionPlan, Update
 
 @dataclass(frozen=True, slots=True)
 class StepTotals:
-    """Dispatches, barrier groups and bytes of a step. `dispatches` includes the last `updates`, those of the update.
+    """The numbers of dispatches, barrier groups and bytes of a step. `dispatches` includes the last `updates`, those of
+    the update.
 
     `physical_bytes` are allocated: slots of the plan and `state_bytes` of the optimizer's state, which is alive in
     every group and so counts at the peak. Logical sizes are without the padding. `parts` are what the physical bytes
@@ -72,7 +73,7 @@ def parts_of(plan: ExecutionPlan, update: Update | None = None) -> tuple[tuple[s
 
 
 def parts_words(parts: Iterable[tuple[str, int]]) -> str:
-    """Say what memory holds: `inputs 19 KB, parameters 39.4 KB, reusable slots 68.6 KB`."""
+    """Say in words how much memory each part takes: `inputs 19 KB, parameters 39.4 KB, reusable slots 68.6 KB`."""
     found = dict(parts)  # a document that was read holds them in the order of their names
     return ", ".join(f"{name} {nbytes(found[name])}" for name in _ORDER if name in found)
 

@@ -23,7 +23,8 @@ _SHARE = 60  # a sample costs at most one part in so many of the time
 
 @dataclass(slots=True)
 class NormCourse:
-    """The norm of one parameter's gradient, ‖∂L/∂w‖, as (step, norm) in order of steps; evenly thinned."""
+    """The norm of one parameter's gradient, ‖∂L/∂w‖, as (step, norm) in order of steps; beyond a size evenly thinned.
+    """
 
     name: str
     tensor: SessionTensor
@@ -68,7 +69,7 @@ class GradientNorms:
         return self._courses or ()
 
     def ask(self) -> None:
-        """Let the end of the next step be sampled."""
+        """Ask for a sample at the end of the next step."""
         self.asked = True
 
     def sample(self, step: int) -> None:
@@ -91,7 +92,7 @@ class GradientNorms:
         self._courses, self._next, self._due = None, 0, 0.0
 
     def go_back(self, step: int) -> None:
-        """Drop samples of this step and later ones: it does not count any more."""
+        """Drop samples of this step and later ones: they do not count any more."""
         for course in self.courses:
             course.samples[:] = [row for row in course.samples if row[0] < step]
 

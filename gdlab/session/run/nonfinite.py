@@ -60,7 +60,7 @@ class DebugStepReport:
     skipped_aliased: tuple[int, ...] = ()
 
     def first_bad(self) -> Anomaly | None:
-        """The first dispatch whose output is not finite, or whose rows were dropped."""
+        """Return the first dispatch whose output is not finite, or whose rows were dropped."""
         return self.anomalies[0] if self.anomalies else None
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class DebugStepReport:
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
-    """A dispatch whose output is suspicious."""
+    """A dispatch whose output is suspicious: not finite, large, or all zero."""
 
     index: int
     label: str
@@ -114,8 +114,8 @@ class Culprit:
 
 # the search -----------------------------------------------------------------------------------------------------------
 class NonfiniteSearch:
-    """Runs a step group by group and scans all elements of every output. Methods without a docstring are those of
-    `Session`."""
+    """A search that runs a step group by group and scans all elements of every output. Methods without a docstring are
+    those of `Session`."""
 
     def __init__(self, inspection: Inspection) -> None:
         self.inspection = inspection
@@ -330,7 +330,7 @@ def scan(data: Array) -> Scan:
 
 
 def _in_float32(data: Array) -> Array:
-    """Numbers stored in 16 bits as float32."""
+    """Convert numbers that are stored in 16 bits to float32."""
     return data.astype(np.float32) if data.dtype == np.float16 else data
 
 

@@ -17,7 +17,8 @@ NanWatch = Literal["off", "loss", "parameters", "everything"]
 
 
 class NonfiniteWatch:
-    """Methods that look return why the run must pause, or an empty string; all are called on the owner thread."""
+    """A watch for NaN and infinity over one run: its checks return why the run must pause, or an empty string; call all
+    on the owner thread."""
 
     def __init__(self, session: Session, log: RunLog) -> None:
         self.session, self.log = session, log
@@ -36,7 +37,7 @@ class NonfiniteWatch:
         self.earlier.forget()
 
     def set_inputs(self, step: int, batch: Batch) -> None:
-        """Set the inputs of a step, and remember them: losses arrive late."""
+        """Set the inputs of a step, and keep them for the search: losses arrive late."""
         self.earlier.check()  # before: the feed may have written parameters
         self._set_inputs(batch)
         self._batch = step, batch

@@ -37,8 +37,8 @@ _runners: WeakValueDictionary[int, Runner] = WeakValueDictionary()  # by the id 
 
 
 def steps_instead() -> int | None:
-    """Return the number of steps that runs by the clock make in place of theirs: GDLAB_STEPS, for tests and notebooks
-    whose outputs are to be the same everywhere."""
+    """Return the number of steps that runs by the clock make instead: GDLAB_STEPS, so that outputs of tests and
+    notebooks are the same everywhere."""
     if not (text := os.environ.get("GDLAB_STEPS", "").strip()):
         return None
     count = natural(text)
@@ -48,13 +48,13 @@ def steps_instead() -> int | None:
 
 
 def runner_of(session: Session) -> Runner:
-    """Return the runner of a session, a new one if it has none: two would count past each other."""
+    """Return the runner of a session, made if it has none: two runners of one session would miscount its steps."""
     known = _runners.get(id(session))
     return known if known is not None and known.session is session else Runner(session)
 
 
 class Runner:
-    """Steps one session on the device owner's thread.
+    """A driver that steps one session on the device owner's thread.
 
     `run(n)` makes exactly n steps and asks its feed for each; `run(seconds=5)` ends at the first step's end after that
     time of running (where the environment variable GDLAB_STEPS=n is set, n steps in its place). Pause takes effect
@@ -108,7 +108,8 @@ class Runner:
             return self._start(self.stepper.timed_steps() if seconds else self.stepper.steps(steps), count)
 
     def run(self, steps: int | None = None, feed: Feed | None = None, *, seconds: float | None = None) -> None:
-        """`start` and wait. Ctrl-C pauses at a step boundary, keeps everything, and raises `KeyboardInterrupt`."""
+        """Start a run and wait for its end. Ctrl-C pauses at a step boundary, keeps everything, and raises
+        `KeyboardInterrupt`."""
         self.to_end(lambda: self.start(steps, feed, seconds=seconds))
 
     def to_end(self, begin: Callable[[], Future[None]]) -> None:
@@ -203,7 +204,7 @@ class Runner:
             self.stepper.seconds_left = 0.0
 
     def _stop(self, run: int) -> None:
-        """`stop`, if run number `run` is still the last: the cancelled future of an earlier one stops nothing."""
+        """Stop if run number `run` is still the last: cancelling the future of an earlier run stops nothing."""
         if self.stepper.run == run:
             self.stop()
 
@@ -250,7 +251,7 @@ class Runner:
             self.lookout.reset()
 
     def replay(self) -> Future[None]:
-        """`reset`, and make the same number of steps again: with the same feed and update rule, the same losses."""
+        """Reset, and make the same number of steps again: with the same feed and update rule, the same losses."""
         steps = self.session.step_count
         self.reset()
         return self.start(steps)
@@ -332,7 +333,7 @@ class Runner:
 
     @property
     def losses(self) -> list[tuple[int, float]]:
-        """(step, loss) of every step since the last reset."""
+        """The (step, loss) of every step since the last reset."""
         return self.log.losses
 
     @property

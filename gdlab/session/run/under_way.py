@@ -53,7 +53,7 @@ class UnderWay:
         return min(bisect_right(ends, passed % 1.0), count - 1)
 
     def _shares(self) -> list[float]:
-        """The share of a step's predicted time that has passed at the end of each dispatch."""
+        """Return the share of a step's predicted time that has passed at the end of each dispatch."""
         dispatches = self.session.step_dispatches()
         if self._ends is None or self._ends[0] is not self.session.update:
             rates = machine_of(self.session.device)
