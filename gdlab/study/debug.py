@@ -16,8 +16,14 @@ from gdlab.session.run.breakpoints import Break
 from gdlab.session.run.lookout import Watched
 from gdlab.study.execution import Execution
 from gdlab.study.microscope import (
-    Against, Microscope, TensorAtDispatch, newest_value, other_value, value_of, values_so_far,
-)  # fmt: skip
+    Against,
+    Microscope,
+    TensorAtDispatch,
+    newest_value,
+    other_value,
+    value_of,
+    values_so_far,
+)
 from gdlab.study.targets import Targets
 
 _MOST_LOOKED = 256
