@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def limits(**said: int | str) -> tuple[tuple[str, int | str], ...]:
-    """Return what the JSON schema says of a type besides its kind."""
+    """Return the limits that the JSON schema states for a type, besides its kind."""
     return tuple(said.items())
 
 
@@ -59,14 +59,14 @@ def unread() -> Any:
 
 
 def column(absent: Any, says: str = "", *, page: bool = True, required: bool = False) -> Any:
-    """Return a column: its value where a row has none, its line of documentation, whether the page reads it, and
-    whether every table has it."""
+    """Return a column: its value where a row has none, the value of rows without one, its documentation, whether the
+    page reads it, and whether every table has it."""
     about = {"absent": absent, "says": says, "page": page, "required": required}
     return field(default_factory=lambda: absent, metadata=about)
 
 
 def name_of(field_name: str) -> str:
-    """Return the name of a column in JSON: a word of Python ends in `_` here."""
+    """Return the name of a column in JSON, without the `_` behind a keyword of Python."""
     return field_name.removesuffix("_")
 
 

@@ -36,7 +36,7 @@ def gradient_lines(text: str) -> list[str]:
 
 
 def _wrapped(pieces: Sequence[str]) -> list[str]:
-    """Pieces joined by `, `, as many to a line as it takes."""
+    """Join pieces by `, `, as many on each line as fit."""
     lines: list[str] = []
     for piece in pieces:
         if lines and len(lines[-1]) + 2 + len(piece) <= WORDS_CUT:
@@ -47,7 +47,7 @@ def _wrapped(pieces: Sequence[str]) -> list[str]:
 
 
 def _vector(cells: Sequence[str], sign: str) -> list[str]:
-    """A vector on one line, or on several with as many elements each, below each other."""
+    """Return a vector on one line, or on several with as many elements each, below each other."""
     plain = f"[{', '.join(cells)}]{sign}"
     if len(plain) <= ELEMENTS_CUT:
         return [plain]
@@ -59,7 +59,7 @@ def _vector(cells: Sequence[str], sign: str) -> list[str]:
 
 
 def _matrix(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows of a matrix below each other, its columns too, in tall brackets."""
+    """Return the rows of a matrix below each other, its columns too, in tall brackets."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     ends = [("⎡", "⎤"), *[("⎢", "⎥")] * (len(rows) - 2), ("⎣", "⎦")]
     return [
