@@ -66,7 +66,7 @@ def gemma2(fields: Mapping[str, Any]) -> TransformerLmConfig:
 
 
 def sources(config: TransformerLmConfig) -> Sources:
-    """Return the tensors: a norm is 1 + its weight."""
+    """Return the tensor of every parameter; a norm's factor is 1 + its tensor."""
     named = same_names(config)
     return {name: replace(s, offset=1.0) if name.endswith("norm.weight") else s for name, s in named.items()}
 
