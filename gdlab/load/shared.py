@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from gdlab import ops
-from gdlab.base.errors import GdlabError, LoadError
+from gdlab.base.errors import GdlabError, LoadError, UnknownNameError
 from gdlab.base.types import Shape
 from gdlab.base.words import clipped, whole
 from gdlab.graph import Graph, Value
@@ -28,13 +28,15 @@ class Malformed(Exception):
 
 
 @contextmanager
-def load_errors(where: str, about: str, wanted: str) -> Iterator[None]:
-    """Raise every error of the body as a `LoadError` about a node or a file; `wanted` names the supported content;
-    `Unsupported` and a `LoadError` pass as they are."""
+def load_errors(where: str, about: str, wanted: str, passing: type[Exception] = UnknownNameError) -> Iterator[None]:
+    """Raise every error of the body as a `LoadError` about a file, or about a node (then `passing` is `Unsupported`);
+    `wanted` names the supported content. A `LoadError` and `passing` are raised as they are."""
     try:
         yield
-    except (Unsupported, LoadError):
+    except (LoadError, passing):
         raise
+    except Unsupported as error:
+        raise LoadError(where, about, str(error), wanted) from None
     except Malformed as error:
         what, given, valid = error.args
         raise LoadError(where, f"{about}: {what}", given, valid) from None

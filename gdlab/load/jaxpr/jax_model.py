@@ -33,7 +33,7 @@ from gdlab.load.onnx.onnx_layout import joined
 from gdlab.load.onnx.tensor import GraphParameters, Tensor, kind_of, known
 from gdlab.load.pt2.call import CODES, Aten
 from gdlab.load.pt2.program import AtenNode, Meta
-from gdlab.load.shared import Malformed, Unsupported, check_growth, refused
+from gdlab.load.shared import Malformed, Unsupported, check_growth, load_errors, refused
 
 if TYPE_CHECKING:
     from gdlab.session import Session
@@ -113,17 +113,8 @@ def load_jax(function: Callable[..., Any], *examples: Any, parameters: Sequence[
         given = f"{type(error).__name__}: {error}"
         raise LoadError(WHERE, getattr(function, "__name__", "function"), f"{given:.400}", "what JAX traces") from error
     outputs = [_output_name(path) for path in _paths(jax, shapes)]
-    try:
+    with load_errors(WHERE, "function", WANTED):
         graph, weights = _built(jax, closed, [slot for own in slots for slot in own], outputs)
-    except Malformed as error:
-        what, given, wanted = error.args
-        raise LoadError(WHERE, what, given, wanted) from None
-    except Unsupported as error:
-        raise LoadError(WHERE, "function", f"{error}", WANTED) from None
-    except LoadError:
-        raise
-    except GdlabError as error:
-        raise LoadError(WHERE, f"{error.where}: {error.what}", error.given, error.wanted) from None
     return JaxModel(graph, weights, examples, tuple(tuple(slot.name for slot in own) for own in slots))
 
 

@@ -110,7 +110,7 @@ class _NnefBuilder:
         if self._lost((*args, *kwargs.values())):
             return
         try:
-            with load_errors(WHERE, where, "what the operation takes"):
+            with load_errors(WHERE, where, "what the operation takes", Unsupported):
                 value = self.values[line.target] = make(*args, **kwargs)
         except Unsupported as error:
             unsupported.append((line.op, f"{line}: {error}"))

@@ -86,8 +86,7 @@ def load_onnx(
     """
     with load_errors(WHERE, "model", WANTED):
         model, numbers, whole = read(source), dict(dims or {}), dict(shapes or {})
-    _check_names_of(model.inputs, numbers, whole)
-    with load_errors(WHERE, "model", WANTED):
+        _check_names_of(model.inputs, numbers, whole)
         implied = _implied(model.inputs, whole) | numbers
         assumed = _assumed([i for i in model.inputs if i.name not in whole], implied)
         known = {i.name: numbers if i.name in whole else implied | assumed for i in model.inputs}
@@ -234,7 +233,7 @@ class _OnnxBuilder:
         """Append the nodes of a branch or a loop, and the ops that choose between branches."""
         stem = f"{next(filter(None, node.outputs), node.name)}/"
         try:
-            with load_errors(WHERE, str(node), "what the operator takes"):
+            with load_errors(WHERE, str(node), "what the operator takes", Unsupported):
                 made = controlled(OnnxCall(node, inputs, self.home), partial(self._inside, node, stem), self.chosen)
         except Unsupported as error:
             self.unsupported.append((_label(node), f"{node}: {error}"))
@@ -340,7 +339,7 @@ class _OnnxBuilder:
 
 def _translated(translate: Translate, call: OnnxCall) -> tuple[Tensor, ...]:
     """Return the results of a node; an error names the node."""
-    with load_errors(WHERE, str(call.node), "what the operator takes"):
+    with load_errors(WHERE, str(call.node), "what the operator takes", Unsupported):
         made = translate(call)
         return tuple(settled(call, t) for t in ((made,) if isinstance(made, Tensor) else made))
 

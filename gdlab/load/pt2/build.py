@@ -187,7 +187,7 @@ class _ProgramBuilder:
     def _made(self, key: str, node: AtenNode, changes: bool) -> tuple[Tensor, ...]:
         """Return the results of a node, of the shapes and types that the file says; an error names the node."""
         metas = [self.program.metas.get(name) for name in node.outputs]
-        with load_errors(WHERE, str(node), "what the operator takes"):
+        with load_errors(WHERE, str(node), "what the operator takes", Unsupported):
             translate: Translate = IN_PLACE.get(key, TABLE[key]) if changes else TABLE[key]
             call = Aten(node, self.home, [m for m in metas if m is not None], self.train, self.program.metas)
             given = bound(translate, {name: self._filled(value) for name, value in node.arguments})

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from gdlab.base.errors import ArgumentError, GdlabError, LoadError, UnknownNameError
+from gdlab.base.errors import ArgumentError, LoadError
 from gdlab.base.files import open_regular
 from gdlab.base.types import Array
 from gdlab.base.words import plural
@@ -28,7 +28,7 @@ from gdlab.load.pt2.archive import WHERE
 from gdlab.load.pt2.build import as_written, built, quoted
 from gdlab.load.pt2.live import Saved, exported, written_back
 from gdlab.load.pt2.program import ExportedProgram, read
-from gdlab.load.shared import Malformed, Unsupported
+from gdlab.load.shared import load_errors
 
 if TYPE_CHECKING:
     from gdlab.session import Session
@@ -124,22 +124,10 @@ def _loaded(
     notes: tuple[str, ...],
 ) -> TorchModel:
     """Return the model of a program; turn every error into one `LoadError`."""
-    try:
+    with load_errors(where, "program", "a file that torch.export.save wrote"):
         program = make()
         try:
             graph, weights = built(program, train, places(program))
         finally:
             program.archive.file.close()
         return TorchModel(graph, weights, notes, module)
-    except Malformed as error:
-        what, given, wanted = error.args
-        raise LoadError(where, what, given, wanted) from None
-    except Unsupported as error:
-        raise LoadError(where, "program", f"{error}", "what load_pt2 takes") from None
-    except (LoadError, UnknownNameError):
-        raise
-    except GdlabError as error:
-        raise LoadError(where, f"program: {error.where}: {error.what}", error.given, error.wanted) from None
-    except Exception as error:  # a damaged file may break anything
-        given = f"{type(error).__name__}: {error}"
-        raise LoadError(where, "program", f"{given:.200}", "a file that torch.export.save wrote") from error
