@@ -4,7 +4,7 @@ import type { Event, TensorValue } from "../live/messages.ts";
 
 export type Json = Record<string, unknown>;
 
-/** What an invocation reads of an operand. */
+/** The part of an operand that an invocation reads. */
 export type Place = "same" | "row" | "column" | "scalar" | "a" | "b" | "keys" | "moved" | "window" | "any";
 
 /** The reason why a node has no image in the next stage. */
@@ -612,7 +612,7 @@ export interface RunSection {
 /** The value of a stored parameter before the first step. */
 export type Initial = { fill: number } | { data: string } | { uniform: Uniform };
 
-// What absent values of each table mean.
+// The meaning of absent values in each table.
 export const TYPES: TypeRecord = {
   text: "",
   shape: [],
