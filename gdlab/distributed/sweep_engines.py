@@ -151,7 +151,7 @@ class EngineSweep:
             self._connect()
             self._adopt(self.client.ids)
         elif now - self._empty_since > _EMPTY_SECONDS:
-            raise SessionError("sweep", "engines", "none that lives", "a new cluster: run() computes what is missing")
+            raise SessionError("sweep", "engines", "none that runs", "a new cluster: run() computes what is missing")
 
     def _stop_unwanted(self, task: Task) -> None:
         wanted = not self.sweep.stopping and task.point.index not in self.sweep.unwanted

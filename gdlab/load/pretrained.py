@@ -330,7 +330,7 @@ def _check_shapes(graph: Graph, sources: Mapping[str, Source], tensors: SafeTens
                 raise LoadError(WHERE, f"tensor {name!r}", "none in the file", wanted)
         given = tensors.tensor_info(source.name).shape
         if source.shape_of(given) != node.type.shape:
-            wanted = f"what gives {list(node.type.shape)} of {node.name}, as config.json says"
+            wanted = f"a shape that gives {list(node.type.shape)} of {node.name}, as config.json says"
             raise LoadError(WHERE, f"tensor {source.name!r}", list(given), wanted)
 
 

@@ -67,7 +67,7 @@ def checkpoint_weights(
         data = data.T if name in turned and data.ndim == 2 else data
         if data.shape != shape:
             given = f"{list(np.shape(tensors[name]))}{' to transpose' if name in turned else ''}"
-            raise ShapeError(WHERE, f"tensor {name!r}", given, f"what gives {list(shape)}")
+            raise ShapeError(WHERE, f"tensor {name!r}", given, f"a shape that gives {list(shape)}")
         values[name] = np.ascontiguousarray(narrowed(WHERE, f"tensor {name!r}", data, f32))
     unused = [name for name in tensors if name not in used]
     _check_unused(graph, wanted, tensors, [n for n in unused if n not in caches and not _matches(n, allowed)])

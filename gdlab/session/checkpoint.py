@@ -285,7 +285,7 @@ def read(path: Path, wanted: Mapping[str, Any]) -> CheckpointContent:
     if old:
         ordered.sort(key=lambda row: row[1].start)
     if digest(metadata, ((name, t, body[t.start : t.stop]) for name, t in ordered)) != metadata["gdlab_digest"]:
-        raise _bad("gdlab_digest", "bytes that it does not belong to", "an undamaged file")
+        raise _bad("gdlab_digest", "the digest of other bytes", "an undamaged file")
     if old:
         text = f"load_checkpoint: {str(path)!r}: format 1, whose digest does not cover names: save it again"
         warnings.warn(text, RuntimeWarning, stacklevel=3)

@@ -21,7 +21,7 @@ class LoadedPlan:
         try:
             self.program = device.load(plan, shared)
         except MemoryError as error:
-            raise SessionError("session", "memory", str(error), "a plan that this machine holds") from None
+            raise SessionError("session", "memory", str(error), "a plan that fits into this machine") from None
 
     def close(self) -> None:
         """Release the device buffers; idempotent."""

@@ -74,7 +74,7 @@ def optimizer(where: str, rule: str, **numbers: float) -> Optimizer:
             raise unknown_name(where, f"number of {rule}", name, known)
     missing = [n.name for n in record.numbers if n.default is None and n.name not in numbers]
     if missing:
-        raise SessionError(where, missing[0], "nothing", f"a number: {rule} has no default of it")
+        raise SessionError(where, missing[0], "nothing", f"a number: {rule} has no default for it")
     given = {n.name: n.default for n in record.numbers if n.default is not None} | numbers
     checked = {name: _CHECKS[n.kind](where, name, given[name]) for name, n in known.items()}
     own = {name: value for name, value in checked.items() if name in _FIELDS}

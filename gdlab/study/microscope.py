@@ -203,7 +203,7 @@ def other_value(execution: Execution, target: TensorTarget, against: Against) ->
     if feeds is None:
         raise SessionError("look", what, "a step that is over", _NO_STEP)
     if target.graph is None:
-        raise SessionError("look", what, "memory that no node of the graph stands for", "the value of a node")
+        raise SessionError("look", what, "memory that holds no value of a node", "the value of a node")
     node = target.graph.nodes[target.node]
     if not node.inputs and node.name in feeds:
         return np.asarray(feeds[node.name]).reshape(target.type.shape)

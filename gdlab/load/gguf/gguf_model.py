@@ -209,7 +209,7 @@ def _stored(plain: Graph, config: TransformerLmConfig, container: Container, nam
         if node.name in caches:
             continue
         if node.name not in names:
-            raise LoadError(WHERE, "tensors", f"none that is {node.name!r}", "every parameter of the model")
+            raise LoadError(WHERE, "tensors", f"no {node.name!r}", "every parameter of the model")
         given = container.tensors[names[node.name]].type
         wanted = tuple(reversed(node.type.shape)) if node.id in turned else node.type.shape
         if given.shape != wanted:

@@ -461,7 +461,7 @@ def _select_scatter(c: Aten, self: Tensor, src: Tensor, dim: int, index: int) ->
 
 def _one_hot(c: Aten, self: Tensor, num_classes: int = -1) -> Tensor:
     if num_classes < 1:
-        raise Unsupported("a number of classes that the data say")
+        raise Unsupported("a number of classes that depends on the data")
     made = c.onnx("OneHot", self, c.ints((num_classes,)), c.ints((0, 1)), axis=-1)
     return replace(made, dtype="int64", bounds=(0, 1))
 

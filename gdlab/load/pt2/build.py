@@ -288,7 +288,7 @@ class _ProgramBuilder:
     def _change_family(self, root: str, name: str, alike: Sequence[str], new: Tensor) -> None:
         base = self.tensors[root]
         if base is None:
-            raise Unsupported("a change of a part of something that is not there")
+            raise Unsupported("a change of a part of a tensor that is not made")
         places = self._places(name, base)
         count = base.size
         source = np.arange(count)
@@ -315,7 +315,7 @@ class _ProgramBuilder:
                 continue
             key, _ = _key(view.node)
             if key.partition(".")[0] in SOMETIMES:
-                raise Unsupported(f"a change of what {view.node.label} may have copied")
+                raise Unsupported(f"a change of a tensor that {view.node.label} may have copied")
             metas = [replace(self.program.metas[n], dtype="int64") for n in view.node.outputs if n]
             own = {k: self._filled(v) for k, v in view.node.arguments}
             own |= {k: places for k, v in view.node.arguments if isinstance(v, Ref) and v.name == view.parent}

@@ -396,7 +396,7 @@ class Runner:
             self.check_start(steps)  # type: ignore[arg-type]  # it is checked
             return int(steps), 0.0  # type: ignore[arg-type]
         if steps is not None:
-            raise ArgumentError("run", "seconds", f"{seconds} and {steps} steps as well", "one of both")
+            raise ArgumentError("run", "seconds", f"{seconds} and {steps} steps as well", "one of the two")
         if isinstance(seconds, bool) or not (isinstance(seconds, (int, float)) and 0 < seconds < math.inf):
             raise ArgumentError("run", "seconds", repr(seconds), "a number > 0")
         instead = steps_instead()

@@ -45,8 +45,8 @@ class ResetPoint:
     def check(self) -> None:
         """Raise `SessionError` if steps were made and nothing was stored before them."""
         if self.snapshot is None and self.session.step_count:
-            wanted = f"parameters of at most {MOST_BYTES >> 20} MiB, to be kept"
-            raise SessionError("reset", "opening", "nothing that was kept", wanted)
+            wanted = f"parameters of at most {MOST_BYTES >> 20} MiB, so that it is stored"
+            raise SessionError("reset", "state before the first step", "none", wanted)
 
 
 class Stepper:
