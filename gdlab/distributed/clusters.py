@@ -417,7 +417,7 @@ def _processes(launcher: Any) -> list[int]:
 
 
 def _stopped(made: Any) -> None:
-    """End engines and controller in whatever state they are."""
+    """End engines and controller in any state."""
     from gdlab.distributed.guard import end
 
     pids = [pid for launcher in made.engines.values() for pid in _processes(launcher) if pid]

@@ -125,7 +125,7 @@ def keep_loader(streams: Mapping[str, Any]) -> str:
 
 
 def drop_loader(folder: str) -> None:
-    """Remove what `keep_loader` wrote."""
+    """Remove the files that `keep_loader` wrote."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -105,8 +105,8 @@ class Scaling:
 
     @property
     def sentence(self) -> str:
-        """Return the conclusion in a sentence: from how many engines on the reduction takes longer than the step, and
-        what helps."""
+        """Return the conclusion in a sentence: from how many engines on the reduction takes longer than the step, and a
+        remedy."""
         last = self.rows[-1]
         step = "the step" if self.accumulate == 1 else f"the {self.accumulate} steps"
         over = next((r for r in self.rows if r.reduction > r.compute), None)
@@ -119,7 +119,7 @@ class Scaling:
         return f"{where} the reduction takes longer than {step}: {self._advice(last)}"
 
     def _advice(self, row: ScalingRow) -> str:
-        """Say how many batches give a good efficiency, and what else would help the most."""
+        """Say how many batches give a good efficiency, and the other remedy with the largest effect."""
         wanted = math.ceil(GOOD / (1 - GOOD) * row.reduction / self.step)
         wire, waits = (
             2 * (row.engines - 1) / row.engines * self.nbytes / self.link,

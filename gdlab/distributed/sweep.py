@@ -187,8 +187,8 @@ class Sweep(Sequence[SweepPoint]):
         return [point.row() for point in self.points]
 
     def best(self, by: str = "loss") -> SweepPoint:
-        """Return the point with the least last `loss`, `lowest` loss or `seconds`, or the most `steps_per_second`, of
-        those that are done."""
+        """Return the point with the least last `loss`, `lowest` loss or `seconds`, or the most `steps_per_second`,
+        among finished points."""
         if by not in BEST:
             raise unknown_name("best", "column", str(by), BEST)
         known = [(point.row()[by], point) for point in self.points if point.state == "done"]

@@ -109,7 +109,7 @@ class EngineSweep:
         time.sleep(_POLL_SECONDS)
 
     def _is_lost(self, task: Task) -> bool:
-        """Return whether the engine of a task has left; the scheduler tells only some seconds later."""
+        """Return whether the engine of a task has left; the scheduler reports that only some seconds later."""
         if task.engine is None or task.engine in self.client.ids:
             task.left = None
             return False
@@ -139,7 +139,7 @@ class EngineSweep:
             self.sweep.begin(point, "")
 
     def _without_engines(self) -> None:
-        """Wait a little for an engine, then give up; what is done stays."""
+        """Wait a little for an engine, then give up; finished points stay."""
         now = time.monotonic()
         self._empty_since = now if self._empty_since is None else self._empty_since
         if self.tasks:

@@ -63,7 +63,7 @@ class StopSequences:
 
 
 def checked_prompts(given: object, vocabulary: int, tokenizer: Tokenizer | None) -> Prompts:
-    """Return prompts as tokens, or raise if it is none."""
+    """Return prompts as tokens, or raise if they are none."""
     single = _is_prompt(given)
     if not single and (not isinstance(given, (list, tuple, np.ndarray)) or not len(given)):
         raise ArgumentError(WHERE, "ids", _shown(given), WANTED)

@@ -39,7 +39,7 @@ class Drawer:
         self.sampling, self.random = sampling, np.random.default_rng(sampling.seed)
 
     def draw(self, logits: Array) -> int:
-        """Return a token for logits f32[vocabulary]; one random number is used whatever they are."""
+        """Return a token for logits f32[vocabulary]; this uses one random number for any logits."""
         ids, weights = weights_of(logits, self.sampling)
         sums = np.cumsum(weights)
         place = int(np.searchsorted(sums, self.random.random() * sums[-1], side="right"))

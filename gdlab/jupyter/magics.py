@@ -68,7 +68,7 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
-    """Remove what `load` registered."""
+    """Remove the magics, completion and display that `load` registered."""
     warming.end()
     if shell.Completer is not None:
         matchers = shell.Completer.custom_matchers

@@ -1,5 +1,5 @@
-"""Import and build what the first picture needs, while the user types its cell: `%load_ext gdlab` begins, `%unload_ext`
-ends it.
+"""Import and build the parts that the first picture needs, while the user types its cell: `%load_ext gdlab` begins,
+`%unload_ext` ends it.
 
 Importing wgpu and listing the adapters takes half a second, egglog and the cpu device some more. A thread does it and
 ends by itself; a cell that is run before finds part of it done.

@@ -82,7 +82,7 @@ class GraphWidget(anywidget.AnyWidget):
 
 
 class Panel:
-    """Answer the page about one study, and tell it what is new."""
+    """The counterpart of the page for one study: it answers commands and sends news."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
@@ -195,7 +195,7 @@ class Panel:
             self.send_doc()
 
     def refresh(self) -> None:
-        """Build the document anew where the study has moved on (a session was opened), and tell the page."""
+        """Build the document anew if the study has changed (a session was opened), and tell the page."""
         if self.document is not None and self.document.data.get("rev") != self.study.rev:
             self.document = self.study.doc.with_view(self.document.data["view"])
             self.send_doc()
@@ -218,7 +218,7 @@ class Panel:
             self._send(Sweep(section(sweep)))
 
     def report(self, now: float) -> None:
-        """Send what is new, unless the page lags behind; called by the reporter every 50 ms."""
+        """Send new figures and events, unless the page lags behind; called by the reporter every 50 ms."""
         if not self.closed:
             if self.want_full:
                 self.sweep_told = ("", -1)
@@ -460,7 +460,7 @@ def report_to(panel: ReportedPanel) -> None:
 
 
 def refresh(study: Study) -> None:
-    """Tell the page what a cell has added to the study's document."""
+    """Send the page a cell's additions to the study's document."""
     panel = _panels.get(study)
     if panel is not None:
         panel.refresh()

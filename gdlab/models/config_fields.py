@@ -20,7 +20,7 @@ REQUIRED = object()
 @dataclass(frozen=True, slots=True)
 class Field:
     """A field of `config.json`: the field of our configuration that it gives ("": it is only checked), the reader of
-    its value (`ValueError` says what is wanted), and the value that transformers takes where it is left out."""
+    its value (`ValueError` states the valid values), and the value that transformers takes where it is left out."""
 
     ours: str
     read: Callable[[Any], Any]

@@ -58,8 +58,8 @@ def _check_indices(where: str, name: str, array: Array, bound: int | None) -> No
 
 
 def into(where: str, name: str, out: Array | None, data: Array) -> Array:
-    """Return `data`, or `out` filled with it (writable, C-contiguous, its dtype, large enough); what lies beyond stays.
-    """
+    """Return `data`, or `out` filled with it (writable, C-contiguous, its dtype, large enough); elements of `out`
+    beyond the data stay."""
     if out is None:
         return data
     good = isinstance(out, np.ndarray) and out.dtype == data.dtype and out.flags.c_contiguous and out.flags.writeable

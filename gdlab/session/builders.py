@@ -75,7 +75,7 @@ def build_session(graph: Graph, device: DeviceLike = "auto") -> Session:
 
 
 def build_session_with_report(graph: Graph, device: DeviceLike = "auto") -> tuple[Session, OptimizeReport]:
-    """Return a training session and what the optimizer did in both of its phases."""
+    """Return a training session and the report of the optimizer over both of its phases."""
     return build(graph, SessionConfig(device=device))
 
 
@@ -90,7 +90,7 @@ def build_session_unoptimized(graph: Graph, device: DeviceLike = "auto") -> Sess
 
 
 def build(graph: Graph, config: SessionConfig | None = None) -> tuple[Session, OptimizeReport]:
-    """Return a session as `config` says, and what the optimizer did: the general form."""
+    """Return a session as `config` says, and the report of the optimizer: the general form."""
     config = SessionConfig() if config is None else config
     _check_config(config)
     _checked(graph)

@@ -166,7 +166,7 @@ class Checkpoints:
         return self.values.download(place)
 
     def _upload(self, place: Place, data: Array) -> None:
-        """Write a parameter from what stands in a file."""
+        """Write a parameter from its data in a file."""
         type = self.values.places.types[place]
         if isinstance(place, int) and _in_words(type):
             return self.loaded.program.upload_words(place, np.ascontiguousarray(data).view(np.uint32))

@@ -85,7 +85,7 @@ def check_init(name: str, init: object) -> str:
 
 
 def _parsed(init: str) -> tuple[str, float] | None:
-    """Return (kind, its number, NaN without one); None for what is no declaration."""
+    """Return (kind, its number, NaN without one); None for a text that is no declaration."""
     call = _CALL.fullmatch(init.strip())
     kind, text = call.groups() if call else ("", None)
     least, most = {"normal": (0, 1), "constant": (1, 1)}.get(kind, (0, 0))

@@ -37,8 +37,8 @@ class Timings(list[Row]):
 
 @dataclass(frozen=True, slots=True)
 class DispatchProfile:
-    """The times of one dispatch over all samples, in seconds; `share` of the sum of all medians; what the roofline
-    `predicted`, and the `verdict` in words: `memory-bound, 62 % of the roof`."""
+    """The times of one dispatch over all samples, in seconds; `share` of the sum of all medians; the time that the
+    roofline `predicted`, and the `verdict` in words: `memory-bound, 62 % of the roof`."""
 
     index: int
     phase: str

@@ -44,7 +44,7 @@ def bound(machine: Machine, dispatch: Dispatch) -> Bound:
 
 
 def verdict(machine: Machine, dispatch: Dispatch, seconds: float) -> str:
-    """Return what bounds a dispatch that took `seconds`, and how much of the roof it reaches, in words."""
+    """Return the bound of a dispatch that took `seconds`, and the share of the roof that it reaches, in words."""
     share = 100 * predicted(machine, dispatch) / seconds if seconds > 0 else 100.0
     percent = "over 100" if share > 100.5 else whole(share) if share >= 0.95 else "under 1"
     return f"{bound(machine, dispatch)}-bound, {percent} % of the roof"

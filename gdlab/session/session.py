@@ -417,7 +417,7 @@ class Session(Closing):
         return self.inspection.dump_grad_summary(top_n)
 
     def memory_summary(self) -> MemorySummary:
-        """Return what is allocated now."""
+        """Return the memory allocated now."""
         self.loaded.check_open("memory_summary")
         return summary(self.loaded.plan, self.updates.update)
 
@@ -574,6 +574,6 @@ def _shared(plan: ExecutionPlan, device: Device, other: Session, names: Collecti
 
 
 def _storage_of(plan: ExecutionPlan, name: str) -> str:
-    """Return what a parameter is stored in, with all that lies there, in words."""
+    """Describe the storage of a parameter, with all parameters in it."""
     packed = (d for d in plan.derived_params if name in dict(d.sources))
     return next((f"{d.name} {d.sources} along axis {d.axis}" for d in packed), "a buffer of its own")

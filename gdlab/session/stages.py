@@ -38,7 +38,7 @@ class StageSpec:
     def made(
         self, graph: Graph, report: PassReport | None = None, options: Mapping[str, Any] | None = None
     ) -> PipelineStage:
-        """Return the stage, with what the pass gave."""
+        """Return the stage, with the results of the pass."""
         return PipelineStage(self.key, self.role, self.title, self.parent, graph, report, options)
 
 
@@ -109,7 +109,7 @@ class Pipeline:
         self._seal(self.graph)
 
     def _seal(self, graph: Graph) -> None:
-        """Refuse later changes of a graph: what was made from it would no longer belong to it."""
+        """Refuse later changes of a graph, because results made from it would no longer belong to it."""
         graph.sealed = f"{self.name}, which is complete"
 
     @property
@@ -179,7 +179,7 @@ class Pipeline:
         return OptimizeReport.merge(first, others[0]) if others and self.compiled.options is not None else first
 
     def nodes(self, home: Graph) -> Nodes:
-        """Return where the nodes of the written graph went; `home` is the graph whose Values people hold."""
+        """Return the places of the written graph's nodes; `home` is the graph whose Values the user holds."""
         return nodes_of(self.graph, home, self.reports)
 
     def image(self, key: str, id: int) -> int | None:

@@ -98,7 +98,7 @@ def _of_node(session: Session, where: str, name: str, id: int) -> SessionTensor:
 
 
 def tensor_at(session: Session, where: str, buffer: int) -> SessionTensor:
-    """Return what lies in a buffer, by its number in the plan (behind those of the plan stand those of the update)."""
+    """Return the tensor in a buffer, by its number in the plan (behind those of the plan stand those of the update)."""
     session.loaded.check_open(where)
     plan = session.plan()
     buffers = (*plan.buffers, *session.updates.state_buffers)
@@ -142,7 +142,7 @@ def dispatch_of(session: Session, where: str, name: str) -> int:
 
 
 def read_tensor(session: Session, tensor: SessionTensor) -> Array:
-    """Return what lies at the tensor's place now, in its shape."""
+    """Return the data at the tensor's place now, in its shape."""
     shaped: Array = session.values.read(tensor.place).reshape(tensor.shape)
     return shaped if shaped.dtype == np.uint32 else shaped.astype(np.float32, copy=False)
 

@@ -1,4 +1,5 @@
-"""Count what a whole step has, the plan and its update: `totals(plan, update).groups`; every view reads it here."""
+"""Count the dispatches, groups and bytes of a whole step, the plan and its update: `totals(plan, update).groups`; every
+view reads it here."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ _ORDER = ("inputs", "parameters", "gradients", "optimizer state", "outputs", "ca
 
 
 def parts_of(plan: ExecutionPlan, update: Update | None = None) -> tuple[tuple[str, int], ...]:
-    """Return what the memory of a step holds, in padded bytes that add up to its physical bytes; nothing empty.
+    """Return the memory of a step by kind of content, in padded bytes that add up to its physical bytes; without empty
+    kinds.
 
     A slot that several buffers may share is a reusable one, of whatever they are; sums of gradients over several
     steps count as gradients, factors of a clip as scratch.

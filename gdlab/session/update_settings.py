@@ -1,4 +1,4 @@
-"""The configured update rule with its numbers, checked; and what the update kernels read per step."""
+"""The configured update rule with its numbers, checked; and the numbers that update kernels read per step."""
 
 from __future__ import annotations
 
@@ -148,8 +148,8 @@ _NO_RULE: _Recipe = (len(SCALARS), (), {})
 
 @lru_cache(256)
 def _recipe(rule: UpdateRule, optimizer: Optimizer) -> _Recipe:
-    """Return how many numbers there are, where those of the rule lie, and what it computes them from: the same in every
-    step."""
+    """Return the number of scalars, the places of the rule's own, and the inputs of their formulas, all the same in
+    every step."""
     places = scalar_places(rule.scalars)
     size = len(scalar_places(SCALARS) | places)
     return size, tuple((place, name) for name, place in places.items()), rule.rounded(optimizer.numbers)

@@ -113,18 +113,18 @@ class Values:
 
     # transfers --------------------------------------------------------------------------------------------------------
     def read(self, place: Place) -> Array:
-        """Return a copy of what lies at a place now."""
+        """Return a copy of the data at a place now."""
         return self.loaded.exclusively(lambda: self.download(place))
 
     def read_results(self, dispatch: Dispatch) -> tuple[Array, ...]:
-        """Return what lies now where a dispatch writes: each of its results; ranges of columns side by side as one."""
+        """Return the present data of each result of a dispatch; ranges of columns side by side as one."""
         if not dispatch.in_columns:
             return tuple(self.read(b) for b in dispatch.outputs)
         rows = dispatch.type.shape[0]
         return (np.concatenate([self.read(b).reshape(rows, -1) for b in dispatch.outputs], 1),)
 
     def download(self, place: Place) -> Array:
-        """Return a copy of what lies at a place; call it on the owner thread, or `exclusively`."""
+        """Return a copy of the data at a place; call it on the owner thread, or `exclusively`."""
         if isinstance(place, int):
             return self.loaded.program.download(place)
         return np.ascontiguousarray(self._storage(place)[slices_of(place)])

@@ -1,4 +1,4 @@
-"""Run the plan of a pipeline: a device, a session and its runner, each opened at first use, and what they are fed."""
+"""Run the plan of a pipeline: a device, a session and its runner, each opened at first use, and their feed."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def _moved(out: Node, operands: list[Array], attrs: dict[str, Any], which: int, 
 
 # the gradient at a node -----------------------------------------------------------------------------------------------
 def gradient_at(node: int, report: AutodiffReport, values: Mapping[int, Array]) -> tuple[float | None, str]:
-    """Return the l2 norm of the gradient of the loss at a node's result, and what is wrong with it, or ``""``."""
+    """Return the l2 norm of the gradient of the loss at a node's result, and its flag (`dead` …), or ``""``."""
     step = next((s for s in report.steps if s.node == node), None)
     if step is None or not step.cotangents:
         return None, "none: the loss does not depend on it through a parameter"

@@ -1,5 +1,5 @@
 """Open a model as a study, from a file, a folder, a live module of PyTorch or a function of JAX: its graph, the values
-of its parameters, and what was assumed."""
+of its parameters, and the assumptions made."""
 
 from __future__ import annotations
 

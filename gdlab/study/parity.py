@@ -34,7 +34,7 @@ _MOST_DIFFERENCES = 64  # parameters
 @dataclass(frozen=True, slots=True)
 class ParityCell:
     """The comparison of one executor at one output: the largest absolute error, the largest distance in float32 steps,
-    and what is wrong (empty: within the tolerance; `note`: why nothing was compared). `share`: the largest error as a
+    and the problem (empty: within the tolerance; `note`: why nothing was compared). `share`: the largest error as a
     multiple of what is allowed there. `doubted`: elements that are right only because a jump within rounding may have
     gone the other way (`gdlab/op/doubt.py`)."""
 

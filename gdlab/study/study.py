@@ -1,4 +1,4 @@
-"""Make everything from a written graph, each at first use: a `Study` is what a `%%graph` cell binds.
+"""Make everything from a written graph, each at first use: a `%%graph` cell binds a `Study`.
 
 study = Study(graph, train=True, name="mlp")
 print(study.summary()); print(study.report); print(study.check())
@@ -403,7 +403,7 @@ class Study:
 
     # -- telling -------------------------------------------------------------------------------------------------------
     def summary(self) -> str:
-        """Return one line: nodes, parameters, outputs; what training adds; the plan."""
+        """Return one line: nodes, parameters, outputs; additions of training; the plan."""
         parameters = self.graph.parameters
         values = sum(p.type.num_elements for p in parameters)
         text = f"graph {self.name}: {plural(len(self.graph), 'node')}, {plural(len(parameters), 'parameter')} "
@@ -416,9 +416,9 @@ class Study:
         return text + "".join(f"; the optimizer stopped by its limit on {LIMITS[limit][0]}" for limit in limits)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what this study is made from: graph, options, names, the feed as it was given, the update's rule, and
-        the parameters, as they are now. Moments, counters, losses and variants stay here, and so does a feed that
-        cannot be pickled: the copy's notes say so."""
+        """Pickle the parts that this study is made from: graph, options, names, the feed as it was given, the update's
+        rule, and the parameters, as they are now. Moments, counters, losses and variants stay here, and so does a feed
+        that cannot be pickled: the copy's notes say so."""
         opening, notes = self.execution.opening, self.notes
         if not _pickles(opening.feed):
             lost = f"the feed did not come along: a {type(opening.feed).__name__} that cannot be pickled"

@@ -1,4 +1,5 @@
-"""The document of whatever can be shown: a graph, a report, a plan, a session, a study, a document or a file."""
+"""Make the document of anything that can be shown: a graph, a report, a plan, a session, a study, a document or a file.
+"""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ def tensor_of(proto: Any, outside: Outside) -> Tensor:
 
 
 def _elements_of(proto: Any, outside: Outside) -> tuple[Array, str]:
-    """Return the elements of a tensor as they lie in the file (bfloat16 as float32), and what the file calls their
+    """Return the elements of a tensor as they lie in the file (bfloat16 as float32), and the file's name for their
     type."""
     if proto.data_type not in DTYPES:
         raise Unsupported(f"tensor type {proto.data_type}")

@@ -63,7 +63,7 @@ class When:
 
 @dataclass(slots=True)
 class Break:
-    """A breakpoint: its text, what it waits for, under which condition, and how often it stopped a run."""
+    """A breakpoint: its text, its event, its condition, and how often it stopped a run."""
 
     id: int
     text: str

@@ -102,7 +102,7 @@ def _called(feed: Callable[[int], Any], step: int) -> Any:
 
 def random_batch(graph: Graph, seed: int) -> dict[str, np.ndarray[Any, Any]]:
     """Return one batch: normal(0, 1), one-hot rows for the labels of a cross entropy, u32 inputs below their bound
-    (what indexes nothing: zeros)."""
+    (zeros for inputs that index nothing)."""
     rng = np.random.default_rng(seed)
     bounds = dict(index_bounds(graph))
     of_op = {name: REGISTRY[name].one_hot for name in ops_that(lambda op: op.one_hot is not None, graph)}

@@ -82,7 +82,7 @@ class GradientNorms:
         self._due = now + max(_SECONDS, _SHARE * (now - began))
 
     def end(self, step: int) -> None:
-        """Read all gradients behind the last step of a run in which somebody asked."""
+        """Read all gradients behind the last step of a run for which a sample was asked for."""
         if (self._anyone or self.asked) and step > 0:
             self._read(step, sum(t.tensor.type.size_bytes for t in self._made()), last=True)
         self.asked = self._anyone = False

@@ -194,7 +194,7 @@ class Lookout:
         return [*sorted(k for k in looked if begin < k < goal), goal]
 
     def after_dispatch(self, k: int, dispatch: Dispatch, step: int) -> list[Break]:
-        """Store what was written, and return the breakpoints that this dispatch hits."""
+        """Store the watched tensors that were written, and return the breakpoints that this dispatch hits."""
         fresh = {t.name: read_tensor(self.session, t) for t in self._writes.get(k, ())}
         for name, data in fresh.items():
             self._stored[name] = [*self._stored.get(name, ())[-1:], (step, k, data)]
@@ -205,7 +205,7 @@ class Lookout:
         return [b for b in self._events.get(k, ()) if b.id in self.breaks and self._hit(b, moment, k, dispatch)]
 
     def after_step(self, losses: Sequence[tuple[int, float]]) -> list[Break]:
-        """Sample what is watched, and return the breakpoints that the end of a step hits."""
+        """Sample the watched tensors, and return the breakpoints that the end of a step hits."""
         step = self.session.step_count
         if self._sampling:
             self._sample(step)

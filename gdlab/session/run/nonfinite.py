@@ -157,8 +157,8 @@ class NonfiniteSearch:
         return None
 
     def written_bad(self, dispatch: Dispatch, read: Mapping[int, Array] | None = None) -> Culprit | None:
-        """Return a dispatch that has just run if something that it wrote is not finite, else None; `read`: what it
-        read, else what lies there now."""
+        """Return a dispatch that has just run if one of its results is not finite, else None; `read`: its operands, by
+        default as they lie there now."""
         for d in parts_of(dispatch):
             states = [self.inspection.loaded.program.download(b) for b in d.in_place if b not in d.outputs]
             culprit = self._judged(d, (*self.inspection.values.read_results(d), *states), read or {})
@@ -251,7 +251,7 @@ class NonfiniteSearch:
 
 
 def _first_node(plan: ExecutionPlan, d: Dispatch, reads: Mapping[int, Array]) -> int:
-    """Return the first node of a dispatch whose value is not finite, by the reference, from what the dispatch read;
+    """Return the first node of a dispatch whose value is not finite, by the reference, from the dispatch's operands;
     else its last node; −1 for a dispatch without nodes (an update)."""
     graph, values = plan.graph, dict[int, Array]()
     for buffer, data in reads.items():

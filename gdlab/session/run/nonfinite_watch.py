@@ -107,7 +107,7 @@ class NonfiniteWatch:
         return self._hit(step, f"non-finite loss {loss} at step {step}", f"loss is {loss} at step {step}")
 
     def name_break(self, number: int, dispatch: Dispatch) -> None:
-        """Log the dispatch that has just run as the cause, if what it wrote is not finite: a breakpoint stands here."""
+        """Log the dispatch that has just run as the cause, if its result is not finite and a breakpoint stops there."""
         if (culprit := self.session.search.written_bad(dispatch)) is not None:
             self.culprit = culprit
             self.log.add(self.session.step_count + 1, "nonfinite", str(culprit), number)

@@ -124,7 +124,7 @@ class Runner:
             raise
 
     def _interrupt(self) -> None:
-        """Wait for the end of a run whose future nobody has; its feed may be waiting for another run."""
+        """Wait for the end of a run whose future was not returned; its feed may be waiting for another run."""
         told = None
         while self.state == "running":
             job = self.stepper.job
@@ -217,7 +217,7 @@ class Runner:
         self.stepper.speed = steps_per_second
 
     def set_watch(self, mode: NanWatch) -> None:
-        """Choose what is looked at for NaN and infinity from the next step on."""
+        """Choose the values that are checked for NaN and infinity from the next step on."""
         if not isinstance(mode, str) or mode not in get_args(NanWatch):
             raise ArgumentError("watch", "mode", repr(mode), f"one of {', '.join(get_args(NanWatch))}")
         self.nonfinite_watch.mode = mode
@@ -257,7 +257,7 @@ class Runner:
         return self.start(steps)
 
     def read_losses(self) -> None:
-        """Add the losses of all steps made so far to the log, of those too that others made."""
+        """Add the losses of all steps made so far to the log, including those that others made."""
         self.session.loaded.turn.call(lambda: self.log.add_losses(self.session.take_losses(True)))
 
     @contextmanager
@@ -404,7 +404,7 @@ class Runner:
         return (0, float(seconds)) if instead is None else (instead, 0.0)
 
     def refuse_while_running(self, given: str) -> None:
-        """Raise `SessionError` if the session is running or closed; `given` is what was asked for."""
+        """Raise `SessionError` if the session is running or closed; `given` names the call."""
         if self.state == "closed":
             raise SessionError("run", "session", "closed", "an open session")
         if self.state == "running":

@@ -78,8 +78,8 @@ class ConditionError(ArgumentError):
 
 @dataclass(frozen=True, slots=True)
 class StopTest:
-    """A parsed condition: `holds(session)` after a step (or of whatever its numbers are read from). `tensors` and
-    `numbers` are what it speaks of, by name."""
+    """A parsed condition: `holds(session)` after a step (or another object with its numbers). `tensors` and `numbers`
+    are what it speaks of, by name."""
 
     text: str
     condition: Condition

@@ -14,7 +14,7 @@ _SWEEP = 40  # samples in which a fast run is shown going through a step
 
 
 class UnderWay:
-    """The dispatch of a running session that is under way, as often as somebody asks; a sample costs the run nothing.
+    """A sampler of the dispatch that is under way in a running session; a sample costs the run nothing.
 
     Where steps have ended since the last sample every dispatch has run meanwhile, and the samples go through them in
     order, as a stroboscope shows a wheel: a fast run in slow motion. In a step that takes longer, cpu says how far it

@@ -291,7 +291,7 @@ def _zero(value: Any) -> Any:
 
 # reading -------------------------------------------------------------------------------------------------------------
 def load_doc(path: str | Path) -> Document:
-    """Return the document in a `.gdlab.json` or `.gdlab.json.gz` file; `LoadError` says what is wrong with it."""
+    """Return the document in a `.gdlab.json` or `.gdlab.json.gz` file; `LoadError` names the fault of a damaged one."""
     path = Path(path)
     where = f"document {path.name}"
     try:

@@ -84,8 +84,8 @@ def _delta_json(delta: Delta, ways: Ways, gone: Sequence[int]) -> Json:
 
 # reading -------------------------------------------------------------------------------------------------------------
 def class_names(document: Document, one: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return for every class of a pass its entity (its first node with a name, else its first, else what it became,
-    else "") and the name that people read: that of one of its nodes, else that of the class."""
+    """Return for every class of a pass its entity (its first node with a name, else its first, else the class it
+    became, else "") and the name that people read: that of one of its nodes, else that of the class."""
     names, found = document.nodes(one["from"]).column("name"), {}
     for c in Table(one["classes"], "eclasses"):
         became = f"node:{one['to']}.{c['made']}" if c["made"] >= 0 else ""

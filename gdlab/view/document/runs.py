@@ -22,8 +22,8 @@ _FIELDS = ("median", "p25", "p75", "predicted")
 
 def times_json(session: Session) -> Json:
     """Return the `dispatch_seconds` of a run, if `capture_profile` has timed the dispatches of a step: seconds per
-    dispatch (median and quartiles over the samples), what the roofline of `machine` predicts, and the verdict in words.
-    """
+    dispatch (median and quartiles over the samples), the prediction of the roofline of `machine`, and the verdict in
+    words."""
     profile = session.last_profile
     if profile is None:
         return {}

@@ -60,8 +60,8 @@ class AttributeTexts:
 
 @dataclass(slots=True)
 class SharedTables:
-    """The tables that all stages of a document share: the rows of `types`, attributes, and what each kind of node
-    costs.
+    """The tables that all stages of a document share: the rows of `types`, attributes, and the costs of each kind of
+    node.
 
     Types and attributes are known by `id()`: passes hand the objects on, and the graphs of the stages keep them alive.
     """

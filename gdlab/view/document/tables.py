@@ -1,4 +1,4 @@
-"""The tables of a document, a record each: its columns, what they hold, and what an absent value means.
+"""The tables of a document, a record each: its columns, their content, and the meaning of absent values.
 
 From these records follow the defaults of readers in Python (`TABLES`) and in the page, the JSON schema, and the tables
 of docs/graphdoc.md (`python labextension/generate.py` writes them). A new column is a field here and its values where
@@ -261,7 +261,7 @@ class RailRecord:
 
 @table("wires")
 class WireRecord:
-    """The wires of a layout: what is saved for the way back."""
+    """The wires of a layout: values saved for the backward pass."""
 
     a: int = column(-1)
     b: int = column(-1)

@@ -131,7 +131,8 @@ def _check(nodes: Sequence[Drawn], b: int) -> None:
 
 
 def kind_of(nodes: Sequence[Drawn], a: int, b: int, saved: bool = False) -> Kind:
-    """Return what an edge between boxes carries; `saved`: it goes from a forward lane into an adjoint lane."""
+    """Return the kind of an edge between boxes, by the data that it carries; `saved`: it goes from a forward lane into
+    an adjoint lane."""
     if saved and not (nodes[a].leaf and nodes[a].op == "parameter"):
         return "saved"
     return "param" if nodes[a].leaf else "data"

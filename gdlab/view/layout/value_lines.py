@@ -12,7 +12,7 @@ _SPACE = "\u00a0"  # SVG draws several plain spaces as one
 
 
 def value_lines(text: str) -> list[str]:
-    """Return the lines of a value as a document tells it (`array_words`). Of more than two axes the last two are
+    """Return the lines of a value as a document has it (`array_words`). Of more than two axes the last two are
     matrices, one below the other; a column is a vector with ᵀ; range and mean are words."""
     if not text.startswith("["):
         return _wrapped(text.split(", "))

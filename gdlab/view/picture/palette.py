@@ -118,8 +118,8 @@ def lane_tint(lane: str, theme: Theme) -> str:
 
 
 def oklch(lightness: float, chroma: float, hue: float) -> str:
-    """Return the sRGB hex value of an OKLCH colour; its chroma is lowered to what sRGB has at that lightness and hue.
-    """
+    """Return the sRGB hex value of an OKLCH colour; its chroma is lowered to the most that sRGB has at that lightness
+    and hue."""
     if _fits(_linear(*_oklab(lightness, chroma, hue))):
         return _hex(_linear(*_oklab(lightness, chroma, hue)))
     low, high = 0.0, chroma

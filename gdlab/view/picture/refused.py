@@ -1,4 +1,4 @@
-"""The graph built so far and the op that was refused, in red: what a `%%graph` cell shows beside its error line."""
+"""The graph built so far and the op that was refused, in red: a `%%graph` cell shows it beside its error line."""
 
 from __future__ import annotations
 

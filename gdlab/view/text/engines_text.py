@@ -35,7 +35,7 @@ def allreduce_lines(document: Document) -> Iterator[str]:
 
 
 def engine_lines(run: Json) -> Iterator[str]:
-    """Yield the table of a run's engines, who is late, and the engines that were lost."""
+    """Yield the table of a run's engines, the late ones, and the engines that were lost."""
     data = run.get("engines")
     if not data:
         return

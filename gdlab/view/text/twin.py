@@ -1,4 +1,4 @@
-"""Every view as text: `twin(doc, "plan")` says in lines what the picture shows; the command line and files print it."""
+"""Every view as text: `twin(doc, "plan")` has the picture's content in lines; the command line and files print it."""
 
 from __future__ import annotations
 
