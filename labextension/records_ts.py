@@ -1,4 +1,4 @@
-"""Print the records of a document, and what absent values of its tables mean.
+"""Print the records of a document, and the meaning of absent values in its tables.
 
 `python labextension/records_ts.py > labextension/src/doc/records.ts`
 """
@@ -93,12 +93,12 @@ def interface(record: Any, named: dict[Any, str]) -> str:
 
 
 def absent(value: Any, wanted: Any) -> str:
-    """Return what an absent value means: where there is no number, not a number."""
+    """Return the meaning of an absent value: NaN for a column of numbers without one."""
     return "NaN" if value is None and JsonNumber in get_args(wanted) else json.dumps(value)
 
 
 def defaults() -> Iterator[str]:
-    """Yield the lines of what absent values of every table mean, for the columns that the page reads."""
+    """Yield the lines with the meaning of absent values in every table, for the columns that the page reads."""
     for name, record in RECORDS.items():
         yield f"export const {name.upper()}: {ts_name(record)} = {{"
         for each, wanted in fields_of(record):
@@ -116,11 +116,11 @@ def typescript() -> str:
     places = wrapped(f"export type Place = {type_text(tables.Place, {})};")
     parts = [
         HEAD,
-        f"/** What an invocation reads of an operand. */\n{places}\n",
+        f"/** The part of an operand that an invocation reads. */\n{places}\n",
         *(interface(record, IN_TABLES) for record in (*OF_TABLES, *RECORDS.values())),
         *(interface(record, IN_TABLES if record in FINITE else NAMED) for record in SECTIONS),
         f"/** The value of a stored parameter before the first step. */\nexport type Initial = {initial};\n",
-        "// What absent values of each table mean.",
+        "// The meaning of absent values in each table.",
         *defaults(),
         "",
     ]

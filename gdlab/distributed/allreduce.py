@@ -14,8 +14,8 @@ _latest: WeakKeyDictionary[Study, Allreduce] = WeakKeyDictionary()
 
 @dataclass(frozen=True, slots=True)
 class BucketRow:
-    """A bucket of the reduction: how many dispatches of a step stand before it, its bytes on the wire, and seconds: as
-    predicted, as measured, and of these, those beside the step."""
+    """A bucket of the reduction: the number of dispatches of a step before it, its bytes on the wire, and its seconds:
+    predicted, measured, and of the measured ones those beside the step."""
 
     before: int
     nbytes: int

@@ -29,8 +29,8 @@ class ReductionTime:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Hold measured reductions, and the bandwidth (`link`, bytes per second) and `latency` (seconds) that the formula
-    of a ring reduction finds in those of all engines."""
+    """Measured reductions, with the bandwidth (`link`, bytes per second) and `latency` (seconds) that fit the formula
+    of a ring reduction over all engines."""
 
     times: tuple[ReductionTime, ...]
     link: float
@@ -42,7 +42,7 @@ class Calibration:
         return tuple(sorted({each.engines for each in self.times}))
 
     def seconds(self, engines: int, size: int) -> float | None:
-        """Return the time of a reduction of `size` bytes, between those that were measured; None for other numbers of
+        """Return the time of a reduction of `size` bytes, interpolated between measured ones; None for other numbers of
         engines. Above the largest size the time grows as it did last."""
         rows = sorted((each.nbytes, each.seconds) for each in self.times if each.engines == engines)
         if not rows:
@@ -89,7 +89,7 @@ def calibrate(cluster: Cluster) -> Calibration:
 
 
 def calibration_of(cluster: Cluster) -> Calibration:
-    """Return what `calibrate` measured, or measure it now."""
+    """Return the calibration of a cluster, measured now unless `calibrate` has been called."""
     return cluster.calibration or calibrate(cluster)
 
 

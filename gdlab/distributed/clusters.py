@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gdlab.study.study import Study
     from gdlab.train.data import DataLoader
 
-Engines = Literal["mpi", "local"]
+EngineKind = Literal["mpi", "local"]
 KINDS = ("mpi", "local")
 INSTALL = 'pip install "gdlab[distributed]"'
 BLAS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -61,7 +61,7 @@ class Cluster:
     `view`: ipyparallel's view of all engines, for `%%px` and everything else that it offers. `client`: its client.
     """
 
-    def __init__(self, started: Started, engines: tuple[Engine, ...], devices: Sequence[str] | None) -> None:
+    def __init__(self, started: StartedEngines, engines: tuple[Engine, ...], devices: Sequence[str] | None) -> None:
         self._started, self.engines, self._devices = started, engines, devices
         self.restarts = 0
         self.calibration: Calibration | None = None  # of `calibrate`
@@ -91,7 +91,7 @@ class Cluster:
         return self._started.cluster is not None
 
     def restart(self) -> None:
-        """Start the whole set of engines again, in the place of the old one."""
+        """Start a new set of engines in place of the old one."""
         self.check_open("restart")
         if not self.owned:
             raise SessionError("cluster", "restart", "engines that ran before", "engines that cluster() started")
@@ -108,7 +108,7 @@ class Cluster:
             raise SessionError(where, "cluster", "a closed one", "an open one: cluster(…) starts another")
 
     def check_alive(self, where: str) -> None:
-        """Raise `SessionError` once the cluster is closed, or where an engine of it has ended."""
+        """Raise `SessionError` once the cluster is closed, or if one of its engines has ended."""
         self.check_open(where)
         if dead := self.died():
             names = listed([str(engine.rank) for engine in dead])
@@ -120,7 +120,7 @@ class Cluster:
         return len(self.engines)
 
     @property
-    def kind(self) -> Engines:
+    def kind(self) -> EngineKind:
         """Return `mpi` where the engines are ranks of one MPI set, else `local`."""
         return self._started.kind
 
@@ -136,7 +136,7 @@ class Cluster:
         return self.client[[engine.id for engine in self.engines]]
 
     def run(self, study: Study, steps: int, **settings: Any) -> DistributedRun:
-        """Run a study on all engines: what `study.run(steps, on=cluster)` calls."""
+        """Run a study on all engines; `study.run(steps, on=cluster)` calls this."""
         from gdlab.distributed.run import run_on
 
         return run_on(self, study, steps, **settings)
@@ -144,7 +144,7 @@ class Cluster:
     def train(
         self, session: Session, loader: DataLoader, epochs: range, tell: Callable[[Sequence[float]], None]
     ) -> None:
-        """Train a session over epochs of a loader on all engines: what `Trainer(session, on=cluster)` calls."""
+        """Train a session over epochs of a loader on all engines; `Trainer(session, on=cluster)` calls this."""
         from gdlab.distributed.training import train_on
 
         train_on(self, session, loader, epochs, tell)
@@ -182,7 +182,7 @@ class Cluster:
 
 
 def html_table(caption: str, rows: Sequence[Sequence[str]], right: Collection[int]) -> str:
-    """Return a table, whose first row is its head, as HTML; the columns in `right` have numbers, others texts."""
+    """Return a table, whose first row is its head, as HTML; columns in `right` hold numbers, the others text."""
     sides = ["right" if k in right else "left" for k in range(len(rows[0]))]
 
     def line(row: Sequence[str], tag: str) -> str:
@@ -203,7 +203,7 @@ def _row(engine: Engine) -> tuple[str, ...]:
 
 
 def cluster(
-    n: int | None = None, engines: Engines = "mpi", profile: str | None = None, client: Any = None,
+    n: int | None = None, engines: EngineKind = "mpi", profile: str | None = None, client: Any = None,
     devices: Sequence[str] | None = None, timeout: float = 60,
 ) -> Cluster:  # fmt: skip
     """Start `n` engines on this host, or use those of a `profile`, or of an ipyparallel `Client` or `Cluster`.
@@ -253,11 +253,11 @@ def _default_count() -> int:
 
 # starting -------------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
-class Started:
-    """A controller and engines that were started here (`cluster`), or a connection alone (None). `lent`: the client is
-    the caller's."""
+class StartedEngines:
+    """A controller and the engines that were started here (`cluster`), or only a connection to others (None). `lent`:
+    the client is the caller's."""
 
-    kind: Engines
+    kind: EngineKind
     client: Any
     cluster: Any
     timeout: float
@@ -265,7 +265,7 @@ class Started:
     lent: bool = False
 
     def stop(self) -> None:
-        """End what was started, and the connection that was made here."""
+        """End the engines that were started here, and the connection."""
         if not self.lent:
             with contextlib.suppress(Exception):
                 self.client.close()
@@ -278,7 +278,7 @@ class Started:
                 self.guard.stdin.close()
 
     def died(self, engines: Sequence[Engine]) -> list[Engine]:
-        """Return the engines whose processes have gone, or that the controller has given up."""
+        """Return the engines whose processes have ended, or that the controller has given up."""
         known, here = set(self.client.ids), remote.host_name()
         return [e for e in engines if e.id not in known or (e.host == here and not remote.alive(e.pid))]
 
@@ -287,7 +287,7 @@ class Started:
         return "" if self.cluster is None else _log_of(self.cluster)
 
 
-def _started(n: int, engines: Engines, timeout: float) -> Started:
+def _started(n: int, engines: EngineKind, timeout: float) -> StartedEngines:
     """Start a controller and engines on this host, and wait for them."""
     ipyparallel = parallel()
     extra: dict[str, Any] = {"environment": _environment(n)}
@@ -306,18 +306,18 @@ def _started(n: int, engines: Engines, timeout: float) -> Started:
         client.wait_for_engines(n, timeout=timeout)
     except BaseException as error:
         log = _log_of(made)
-        Started(engines, client, made, timeout, locals().get("guard")).stop()
+        StartedEngines(engines, client, made, timeout, locals().get("guard")).stop()
         if isinstance(error, Exception):
             given = f"{type(error).__name__} after at most {timeout:g} s; their log ends with\n{log}"
             raise SessionError(
                 "cluster", plural(n, "engine"), given, "engines that start; timeout= waits longer"
             ) from error
         raise
-    return Started(engines, client, made, timeout, guard)
+    return StartedEngines(engines, client, made, timeout, guard)
 
 
-def _connected(profile: str | None, given: Any, n: int | None, timeout: float) -> Started:
-    """Connect to engines that run."""
+def _connected(profile: str | None, given: Any, n: int | None, timeout: float) -> StartedEngines:
+    """Connect to engines that are running."""
     ipyparallel = parallel()
     if isinstance(given, ipyparallel.Cluster):
         client = given.connect_client_sync()
@@ -331,7 +331,7 @@ def _connected(profile: str | None, given: Any, n: int | None, timeout: float) -
             raise SessionError("cluster", f"profile {profile}", " ".join(str(error).split()), wanted) from error
     else:
         raise ArgumentError("cluster", "client", type(given).__name__, "an ipyparallel Client or Cluster")
-    started = Started("local", client, None, timeout, lent=client is given)
+    started = StartedEngines("local", client, None, timeout, lent=client is given)
     try:
         client.wait_for_engines(n or 1, timeout=timeout)
         ranks = client[:].apply_sync(remote.mpi_rank)
@@ -347,7 +347,7 @@ def _connected(profile: str | None, given: Any, n: int | None, timeout: float) -
 
 
 def _mpiexec() -> str:
-    """Return the `mpiexec` beside this Python, which pip installs, else that of the path."""
+    """Return the `mpiexec` beside this Python, which pip installs, else the one on the PATH."""
     beside = os.path.dirname(sys.executable)
     found = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec")
     if found is None:
@@ -360,7 +360,7 @@ def _mpiexec() -> str:
 
 
 def _mpi_arguments(n: int) -> list[str]:
-    """Return what Open MPI needs where there are more engines than cores; BLAS threads are not bound to one core."""
+    """Return the arguments that Open MPI needs for more engines than cores; BLAS threads are not bound to one core."""
     if "Open MPI" not in _mpi_version():
         return []
     return ["--bind-to", "none", *(["--map-by", ":OVERSUBSCRIBE"] if n > _cores() else [])]
@@ -376,13 +376,15 @@ def _cores() -> int:
 
 
 def _as_root(more: dict[str, str]) -> dict[str, str]:
-    """Return this environment and more, with the words that let Open MPI start as root where this is root."""
+    """Return this environment with `more`, and with the variables that let Open MPI start as root if this process is
+    root."""
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return {**os.environ, **(root if hasattr(os, "getuid") and os.getuid() == 0 else {}), **more}
 
 
 def _environment(n: int) -> dict[str, str]:
-    """Return the environment of engines: its share of the cores for each, and MPI through memory alone on one host."""
+    """Return the environment of engines: each gets its share of the cores, and MPI uses shared memory alone on one
+    host."""
     share = str(max(1, _cores() // n))
     more = {name: os.environ.get(name, share) for name in BLAS}
     more |= {"OMPI_MCA_btl": os.environ.get("OMPI_MCA_btl", "self,sm")}
@@ -393,7 +395,7 @@ def _environment(n: int) -> dict[str, str]:
 
 # ending ---------------------------------------------------------------------------------------------------------------
 def _guard(pid: int, file: str) -> Any:
-    """Start the process that ends the others when this one is gone, however it ended."""
+    """Start the process that ends the others when this one has ended, for whatever reason."""
     command = [sys.executable, "-m", "gdlab.distributed.guard", str(os.getpid()), file]
     guard = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
@@ -409,13 +411,13 @@ def _watch(guard: Any, pid: int) -> None:
 
 
 def _processes(launcher: Any) -> list[int]:
-    """Return the processes that a launcher started: `mpiexec`, or every engine."""
+    """Return the processes that a launcher started: `mpiexec`, or all engines."""
     each = getattr(launcher, "launchers", None)
     return [one.pid for one in each.values()] if each else [launcher.pid]
 
 
 def _stopped(made: Any) -> None:
-    """End engines and controller, whatever state they are in."""
+    """End engines and controller in any state."""
     from gdlab.distributed.guard import end
 
     pids = [pid for launcher in made.engines.values() for pid in _processes(launcher) if pid]
@@ -441,8 +443,8 @@ def _log_of(made: Any) -> str:
 
 
 # engines --------------------------------------------------------------------------------------------------------------
-def _ready(started: Started, devices: Sequence[str] | None) -> tuple[Engine, ...]:
-    """Return the engines in order, each with its device, once their versions are those of here."""
+def _ready(started: StartedEngines, devices: Sequence[str] | None) -> tuple[Engine, ...]:
+    """Return the engines in order, each with its device; raise if their versions differ from those here."""
     client = started.client
     ids = list(client.ids)
     told: list[Description] = client[ids].apply_sync(remote.describe, started.kind == "mpi")

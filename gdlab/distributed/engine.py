@@ -1,4 +1,4 @@
-"""Functions that run on an engine: tell what it is, take a device."""
+"""Functions that run on an engine: describe it, give it a device."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def host_name() -> str:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process of this host runs."""
+    """Return whether a process of this host runs."""
     import psutil
 
     try:
@@ -52,7 +52,7 @@ def alive(pid: int) -> bool:
 
 
 def versions() -> tuple[tuple[str, str], ...]:
-    """Return the versions that must agree between engines."""
+    """Return the versions of packages that must agree between engines."""
     found = list[tuple[str, str]]()
     for name in ("gdlab", "numpy", "egglog"):
         try:
@@ -70,7 +70,7 @@ def hardware_adapters() -> tuple[tuple[int, str], ...]:
 
 
 def mpi_rank() -> tuple[int, int]:
-    """Return rank and size of the MPI set of this process; (0, 0) of an engine that no `mpiexec` started."""
+    """Return rank and size of the MPI set of this process; (0, 0) for an engine that no `mpiexec` started."""
     if not any(name.startswith(("OMPI_COMM_WORLD", "PMI_", "PMIX_", "SLURM_PROCID")) for name in os.environ):
         return 0, 0
     try:
@@ -82,8 +82,8 @@ def mpi_rank() -> tuple[int, int]:
 
 @contextlib.contextmanager
 def interrupts(handler: Callable[..., Any]) -> Iterator[None]:
-    """Give interrupts to `handler`, and from the end on to nobody until the engine has answered: one that came a moment
-    late would be raised where the answer is sent, and the caller would wait for it for ever."""
+    """Send interrupts to `handler` inside the block, and ignore them from its end until the engine has answered: a late
+    one would be raised while the answer is sent, and the caller would wait for ever."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -26,10 +26,10 @@ Batches = Callable[[int], Mapping[str, Any]]  # of this engine, by its own step
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """A feed on its way to the engines. `loader`: (streams, batch size) in the place of a DataLoader; in the place of
-    its arrays may be the folders that hosts have them in. `epoch`: the first one of a loader. `names`, `modules`:
-    globals of a function that the notebook defined."""
+class SentFeed:
+    """A feed in the form in which it is sent to the engines. `loader`: (streams, batch size) in the place of a
+    DataLoader; in the place of its arrays may be the folders that hosts have them in. `epoch`: the first one of a
+    loader. `names`, `modules`: globals of a function that the notebook defined."""
 
     feed: Any
     loader: tuple[Any, int] | None = None
@@ -38,17 +38,17 @@ class Given:
     modules: tuple[tuple[str, str], ...] = ()
 
 
-def to_send(feed: Any) -> Given:
-    """Return a feed as it is sent; refuse one that engines cannot share."""
+def to_send(feed: Any) -> SentFeed:
+    """Return a feed as it is sent; raise for one that engines cannot share."""
     if isinstance(feed, DataLoader):
         streams = feed.streams()
         size = sum(rows.nbytes for rows in streams.values())
         if size > MOST_BYTES:
             wanted = f"at most {nbytes(MOST_BYTES)}: give a feed that loads on the engine, feed(step, engine, engines)"
             raise ArgumentError("run", "feed", f"a DataLoader of {nbytes(size)}", wanted)
-        return Given(None, (streams, feed.batch_size))
+        return SentFeed(None, (streams, feed.batch_size))
     if isinstance(feed, (str, dict, list, tuple)):
-        return Given(feed)
+        return SentFeed(feed)
     if callable(feed):
         arguments(feed)
         return _function(feed)
@@ -71,8 +71,9 @@ def arguments(feed: Any) -> int:
     raise ArgumentError("run", "feed", f"a callable with the arguments {signature}", "feed(step, engine, engines)")
 
 
-def _function(feed: Any) -> Given:
-    """Add the globals that a function of the notebook, and the functions that it calls, read."""
+def _function(feed: Any) -> SentFeed:
+    """Return a function of the notebook as it is sent, with the globals that it and the functions that it calls read.
+    """
     names: dict[str, Any] = {}
     modules: dict[str, str] = {}
     waiting = [feed]
@@ -89,7 +90,7 @@ def _function(feed: Any) -> Given:
             else:
                 names[name] = value
                 waiting.append(value)
-    return Given(_canned(feed), names=tuple(names.items()), modules=tuple(modules.items()))
+    return SentFeed(_canned(feed), names=tuple(names.items()), modules=tuple(modules.items()))
 
 
 def _canned(feed: Any) -> Any:
@@ -100,7 +101,7 @@ def _canned(feed: Any) -> Any:
 
 
 def _uncanned(feed: Any) -> Any:
-    """Return the function in the namespace of the engine."""
+    """Return a function that was sent, in the namespace of the engine."""
     from ipyparallel.serialize import uncan
 
     return uncan(feed, sys.modules["__main__"].__dict__)
@@ -124,18 +125,18 @@ def keep_loader(streams: Mapping[str, Any]) -> str:
 
 
 def drop_loader(folder: str) -> None:
-    """Remove what `keep_loader` wrote."""
+    """Remove the files that `keep_loader` wrote."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def in_folders(given: Given, folders: Mapping[str, str]) -> Given:
-    """Return the feed with the folder of each host in the place of the loader's arrays."""
+def in_folders(given: SentFeed, folders: Mapping[str, str]) -> SentFeed:
+    """Return the feed with the folder of each host in place of the loader's arrays."""
     assert given.loader is not None  # the caller looked
     return replace(given, loader=(folders, given.loader[1]))
 
 
-def batches_of(given: Given, graph: Graph, engine: int, engines: int) -> Batches:
-    """Return the batches of this engine: step s of engine r of n is batch n·s + r of a feed that counts all."""
+def batches_of(given: SentFeed, graph: Graph, engine: int, engines: int) -> Batches:
+    """Return the batches of this engine: step s of engine r of n is batch n·s + r of the feed."""
     if given.loader is not None:
         folders, batch_size = given.loader
         return _of_loader(folders[host_name()], batch_size, engine, engines, given.epoch)
@@ -176,7 +177,8 @@ def _checked(batch: Any) -> Mapping[str, Any]:
 
 
 def _of_loader(folder: str, batch_size: int, engine: int, engines: int, first: int) -> Batches:
-    """Return every n-th batch of each epoch from `first` on; batches that do not go round are left out."""
+    """Return a feed of every n-th batch of each epoch from `first` on; it leaves out the last batches if there are too
+    few for all engines."""
     names = (Path(folder) / "names").read_text("utf-8").split("\n")
     rows = [np.load(Path(folder) / f"{k}.npy", mmap_mode="r") for k in range(len(names))]
     streams = [InputStream(name, data, data.shape[1]) for name, data in zip(names, rows, strict=True)]

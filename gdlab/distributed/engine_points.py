@@ -1,4 +1,4 @@
-"""Run points of a sweep on an engine: what is called there, by name."""
+"""Run points of a sweep on an engine: the functions that are called there by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def identity() -> tuple[str, int]:
 
 
 def adopt(key: str, payload: bytes) -> tuple[str, int]:
-    """Keep what the points of sweep `key` begin with; return host and process."""
+    """Keep the start of the points of sweep `key`; return host and process."""
     if key not in _runners:
         start = cloudpickle.loads(payload)
         _runners[key] = PointRunner(start, device=_device(start.device))
@@ -35,14 +35,14 @@ def adopt(key: str, payload: bytes) -> tuple[str, int]:
 
 
 def _device(asked: DeviceLike) -> DeviceLike:
-    """Return the device of this engine where the study names no adapter, else what it names."""
+    """Return the device of this engine if the study names no adapter, else the one that it names."""
     own = device_name()
     fits = asked in _ANY and own != "auto" and (asked != "wgpu" or own.startswith("wgpu"))
     return own if fits else asked
 
 
 def run_point(key: str, settings: bytes, steps: int) -> PointResult | None:
-    """Run one point and publish how it is doing; None where this engine does not know the sweep. An interrupt ends the
+    """Run one point and publish its progress; return None if this engine does not know the sweep. An interrupt ends the
     point, not the engine."""
     try:
         runner = _runners.get(key)
@@ -57,7 +57,7 @@ def run_point(key: str, settings: bytes, steps: int) -> PointResult | None:
 
 
 def _publisher() -> Callable[[PointProgress | tuple[str, int]], None]:
-    """Return a function that sends news of the running task to its client, each under a number of its own."""
+    """Return a function that sends news of the running task to its client, each with its own number."""
     from ipyparallel.engine.datapub import publish_data
 
     count = 0
@@ -71,5 +71,5 @@ def _publisher() -> Callable[[PointProgress | tuple[str, int]], None]:
 
 
 def payload_of(value: Any) -> bytes:
-    """Return a value as bytes, with the functions of a notebook and what they name."""
+    """Return a value as bytes, with the functions of a notebook and the globals that they read."""
     return bytes(cloudpickle.dumps(value))

@@ -14,7 +14,7 @@ SMALL_BYTES, LARGE_BYTES = 4 << 20, 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """A gradient that the update reads; its first element is number `start` of those of all gradients."""
+    """A gradient that the update reads; its first element is number `start` among the elements of all gradients."""
 
     name: str
     buffer: int
@@ -23,7 +23,7 @@ class Gradient:
 
     @property
     def size(self) -> int:
-        """Return the number of its elements."""
+        """Return the gradient's number of elements."""
         return math.prod(self.shape)
 
 
@@ -38,7 +38,7 @@ class Bucket:
     pieces: tuple[tuple[int, int, int], ...]
 
     def copies(self, landing: Readback) -> list[BufferCopy]:
-        """Return the copies that bring it into a landing."""
+        """Return the copies that bring the bucket into a landing (mapped memory)."""
         found, at = list[BufferCopy](), 0
         for buffer, first, size in self.pieces:
             found.append(BufferCopy(buffer, 4 * first, landing, 4 * at, 4 * size))
@@ -66,8 +66,8 @@ def ready_order(session: Session) -> tuple[str, ...]:
 
 
 def usual_bytes(session: Session) -> int:
-    """Return the bytes of a bucket: small ones are reduced beside the backward pass where a device of its own makes it;
-    on processor cores the reduction takes what the pass would have."""
+    """Return the usual bytes of a bucket: small ones are reduced beside the backward pass of a device of its own; large
+    ones where both need the same processor cores."""
     return LARGE_BYTES if session.loaded.plan.target.adapter_class in ("cpu", "software") else SMALL_BYTES
 
 
@@ -92,7 +92,7 @@ def layout_of(session: Session, order: Sequence[str], bucket_bytes: int) -> Buck
 
 
 def _last_writes(session: Session) -> dict[int, int]:
-    """Return by buffer how many dispatches of a step have run when it is written last before an update."""
+    """Return by buffer the number of dispatches of a step up to its last write before an update."""
     update = session.updates.update
     dispatches = (*session.loaded.plan.dispatches, *update.dispatches[: update.early])
     return {buffer: stop for stop, d in enumerate(dispatches, 1) for buffer in d.writes}

@@ -1,4 +1,4 @@
-"""End processes when another one is gone: `python -m gdlab.distributed.guard PID FILE`, then a process id per line.
+"""End processes when another one has ended: `python -m gdlab.distributed.guard PID FILE`, then a process id per line.
 
 A notebook's kernel that is killed runs no code of its own any more; this process outlives it, ends the controller and
 `mpiexec` (and with it every rank on every host), removes FILE, the cluster's file, and ends.
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def end(pids: Sequence[int]) -> None:
-    """End processes and their children: asked first, killed after two seconds."""
+    """End processes and their children: ask them to, and kill them after two seconds."""
     import psutil
 
     found: dict[int, psutil.Process] = {}

@@ -23,7 +23,7 @@ NAP = 50e-6  # seconds between two looks after that
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One engine's word before a reduction: its loss, whether it wants to stop, whether it failed."""
+    """The vote of one engine before a reduction: its loss, whether it wants to stop, whether it failed."""
 
     loss: float
     stop: bool = False
@@ -32,7 +32,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class MeetingResult:
-    """The words of all engines: losses in their order, whether one wants to stop, those that failed."""
+    """The votes of all engines: their losses in order, whether one wants to stop, the engines that failed."""
 
     losses: tuple[float, ...]
     stop: bool
@@ -41,7 +41,8 @@ class MeetingResult:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """A reduction that has ended: when it began to wait for the other engines, when all were there, and its end."""
+    """A finished reduction: the times when it began to wait for the other engines, when all had arrived, and when it
+    ended."""
 
     bucket: int
     begin: float
@@ -51,9 +52,9 @@ class _Sum:
 
 @dataclass(slots=True)
 class BucketTimes:
-    """A bucket's place in a step (`stop` dispatches before it), bytes on the wire in each reduction, and the seconds
-    of all its reductions so far, of which `hidden` ran beside the step; the time to write the means to the device is
-    shared out by size."""
+    """The times of a bucket: its place in a step (`stop` dispatches before it), bytes on the wire in each reduction,
+    and the seconds of all its reductions so far, of which `hidden` ran beside the step; the time to write the means to
+    the device is shared out by size."""
 
     stop: int
     nbytes: int
@@ -63,10 +64,11 @@ class BucketTimes:
 
 @dataclass(slots=True)
 class Meeting:
-    """Let the engines of a run meet: `comm` is a communicator of mpi4py. Times are seconds so far: `waiting` for other
-    engines after the own step, `reducing`, of which `hidden` ran beside the step. `wire`: the format in which gradients
-    travel; `rounded` and `squares`: sums of squares of what they lost by it, and of themselves. One thread reduces, in
-    the same order on every engine, while this one sees to the device; the two never use `comm` at once."""
+    """The reductions and votes of a run's engines: `comm` is a communicator of mpi4py. Times are seconds so far:
+    `waiting` for other engines after the own step, `reducing`, of which `hidden` ran beside the step. `wire`: the
+    format in which gradients travel; `rounded` and `squares`: sums of squares of what they lost by it, and of
+    themselves. One thread reduces, in the same order on every engine, while this one sees to the device; the two never
+    use `comm` at once."""
 
     comm: Any
     wire: Wire = "f32"
@@ -133,7 +135,7 @@ class Meeting:
         self._begin()
 
     def finish(self) -> None:
-        """Return when all sums have ended. An engine that has failed takes part with what lies there: the vote that
+        """Wait until all sums have ended. An engine that has failed takes part with what lies there: the vote that
         follows tells the others."""
         begin = time.perf_counter()
         while len(self._sent) < len(self.layout.buckets):
@@ -149,7 +151,7 @@ class Meeting:
         self._sent.clear()
 
     def write(self, session: Session) -> None:
-        """Put the means over the engines in the place of the gradients."""
+        """Replace the gradients by the means over the engines."""
         begin = time.perf_counter()
 
         def run() -> None:
@@ -177,7 +179,7 @@ class Meeting:
         self._sent.append(self._reducer.submit(self._sum, len(self._sent)))
 
     def _sum(self, bucket: int) -> _Sum:
-        """Put the mean over the engines in the place of a bucket; on the thread that reduces."""
+        """Replace a bucket by the mean over the engines; call it on the thread that reduces."""
         part, begin = self._part(bucket), time.perf_counter()
         _wait(self.comm, self.comm.Ibarrier())
         together = time.perf_counter()
@@ -197,7 +199,7 @@ class Meeting:
         sum_f16(self.comm, sent, part)
 
     def rehearse(self, session: Session) -> tuple[float, float]:
-        """Return the seconds in which all gradients are read and written: measured on the first `REHEARSED_BYTES`."""
+        """Return the seconds that reading and writing all gradients take: measured on the first `REHEARSED_BYTES`."""
         return session.loaded.exclusively(lambda: self._rehearse(session)) if self.size > 1 else (0.0, 0.0)
 
     def _rehearse(self, session: Session) -> tuple[float, float]:
@@ -236,12 +238,12 @@ class Meeting:
 
 
 def sum_f32(comm: Any, part: Array) -> None:
-    """Put the sum over all engines in the place of an array."""
+    """Replace an array by its sum over all engines."""
     comm.Allreduce(_in_place(), part)
 
 
 def to_f16(values: Array) -> Array:
-    """Return values as float16; what is finite stays finite."""
+    """Return values as float16; finite ones stay finite."""
     most = np.float32(np.finfo(np.float16).max)
     kept = np.where(np.isfinite(values), np.clip(values, -most, most), values)
     return kept.astype(np.float16)
@@ -262,7 +264,7 @@ def sum_f16(comm: Any, sent: Array, result: Array) -> None:
 
 
 def _wait(comm: Any, request: Any) -> None:
-    """Return when a collective call has ended. A blocking call of MPI never leaves its core: with an engine on every
+    """Wait until a collective call has ended. A blocking call of MPI never leaves its core: with an engine on every
     core, other processes, the notebook's among them, were seen to stand still for up to 7 s."""
     until = time.perf_counter() + (SPIN_SHORT if comm.Get_size() >= (os.cpu_count() or 1) else SPIN)
     while not request.Test():

@@ -1,4 +1,5 @@
-"""One engine's part of a run: its own batches, gradients that meet those of the others, the update everywhere."""
+"""Run one engine's part of a run: its own batches, gradients averaged with those of the other engines, the same update
+everywhere."""
 
 from __future__ import annotations
 
@@ -40,17 +41,17 @@ LATE_STEPS = 20  # whose median says which engine is late
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run as all engines get it. `opens`: a function that opens its session, and its arguments before the device.
-    `inputs`: those that were set beside the feed. `first`, `steps`: the steps (batches of one engine) that are made
-    already, and those that shall be; `base`: the number of the session's step that step 0 is. `state`: the checkpoint
-    to begin from, on the host of engine 0 (`state_bytes`: its content, where that is another host). `folder`: where
-    engine 0 writes checkpoints."""
+    """The description of a run that all engines get. `opens`: a function that opens its session, and its arguments
+    before the device. `inputs`: those that were set beside the feed. `first`, `steps`: the steps (batches of one
+    engine) that are made already, and those that shall be; `base`: the number of the session's step that step 0 is.
+    `state`: the checkpoint to begin from, on the host of engine 0 (`state_bytes`: its content, where that is another
+    host). `folder`: where engine 0 writes checkpoints."""
 
     key: str
     opens: tuple[Callable[..., Session], tuple[Any, ...]]
     optimizer: Any
     settings: Any
-    feed: engine_feeds.Given
+    feed: engine_feeds.SentFeed
     inputs: Mapping[str, Any]
     first: int
     steps: int
@@ -96,10 +97,10 @@ class EngineReport:
 
 
 @dataclass(slots=True)
-class Ended:
-    """An engine's end of a run: its figures; from engine 0 also the losses by update and the last checkpoint. `failed`:
-    the engines that raised; `differing`: the parameter that is not the same everywhere; `stopped`: by a person;
-    `condition`: why a condition ended the run."""
+class EngineEnd:
+    """The result of an engine at its end of a run: its figures; from engine 0 also the losses by update and the last
+    checkpoint. `failed`: the engines that raised; `differing`: the parameter that is not the same everywhere;
+    `stopped`: by a person; `condition`: why a condition ended the run."""
 
     report: EngineReport
     losses: list[float] = field(default_factory=list)
@@ -114,7 +115,7 @@ _KNOWN: dict[str, Session] = {}  # the session of the study that this engine ran
 _HOST: dict[str, tuple[float, float]] = {}  # seconds in which its gradients go to the host and back, by the same key
 
 
-def run(job: Job) -> Ended:
+def run(job: Job) -> EngineEnd:
     """Run this engine's part; called on every engine at once."""
     from mpi4py import MPI
 
@@ -153,7 +154,7 @@ class _EnginePart:
         self.error: BaseException | None = None
         self.kept = [Path(job.state)] if job.first else []  # checkpoints of this run
 
-    def run(self) -> Ended:
+    def run(self) -> EngineEnd:
         self._tell(force=True)  # from now on it can be asked to stop
         session = self._attempt(self._session)
         batches = self._attempt(lambda: self._batches())
@@ -161,7 +162,7 @@ class _EnginePart:
         if self.error is not None:
             raise self.error
         if outcome.failed:
-            return Ended(self.report, failed=outcome.failed)
+            return EngineEnd(self.report, failed=outcome.failed)
         assert session is not None and batches is not None  # nobody failed
         self._share_state(session)
         self.meeting.agree(session, self.job.bucket_bytes)
@@ -171,7 +172,7 @@ class _EnginePart:
         return self._steps(session, batches)
 
     def _attempt(self, work: Any) -> Any:
-        """Return what `work` returns; keep its error for the vote."""
+        """Call `work` and return its result; keep its error for the vote."""
         if self.error is not None:
             return None
         try:
@@ -182,7 +183,7 @@ class _EnginePart:
 
     # the beginning ----------------------------------------------------------------------------------------------------
     def _session(self) -> Session:
-        """Return a session of the study, the one of the last run where that was of the same study."""
+        """Return a session of the study, that of the last run if that was of the same study."""
         job = self.job
         session = _KNOWN.get(job.key)
         if session is None or session.closed:
@@ -211,7 +212,7 @@ class _EnginePart:
         return engine_feeds.batches_of(self.job.feed, session.loaded.plan.graph, meeting.rank, meeting.size)
 
     def _share_state(self, session: Session) -> None:
-        """Give all engines parameters, moments and counter of engine 0."""
+        """Send parameters, moments and counter of engine 0 to all engines."""
         comm, root = self.meeting.comm, self.meeting.rank == 0
         mine = session.snapshot() if root else None
         head = None if mine is None else (
@@ -229,7 +230,7 @@ class _EnginePart:
         session.values.unset_parameters.have(session.param_names())
 
     # the steps --------------------------------------------------------------------------------------------------------
-    def _steps(self, session: Session, batches: engine_feeds.Batches) -> Ended:
+    def _steps(self, session: Session, batches: engine_feeds.Batches) -> EngineEnd:
         job, made, condition = self.job, self.job.first, ""
         updates, stopped, failed, differing = made // job.accumulate, False, tuple[int, ...](), ""
         until = _Until(job.until, session, self.meeting)
@@ -261,7 +262,7 @@ class _EnginePart:
         self._tell(force=True)
         if self.error is not None:
             raise self.error
-        ended = Ended(self.report, failed=failed, differing=differing, stopped=stopped, condition=condition)
+        ended = EngineEnd(self.report, failed=failed, differing=differing, stopped=stopped, condition=condition)
         if self.meeting.rank == 0:
             self.report.saved = ended.checkpoint = self._save(session, made)
             ended.losses = self.losses
@@ -282,7 +283,7 @@ class _EnginePart:
         return float(np.mean(losses)) if losses else 0.0
 
     def _step(self, session: Session, uploads: Uploads, last: bool) -> None:
-        """Make a step; behind the last of an update the gradients are sent, bucket by bucket."""
+        """Make a step; after the last one of an update, send the gradients bucket by bucket."""
         parts = self.meeting.parts(session) if last else []
         try:
             session.steps.make_gradients(uploads, parts, lambda k: self.meeting.send(parts[k].landing))
@@ -321,7 +322,7 @@ class _EnginePart:
         return bool(by_steps or (job.save_seconds and time.monotonic() - self.saved_at >= job.save_seconds))
 
     def _save(self, session: Session, made: int) -> str:
-        """Write a checkpoint with the losses so far, whole or not at all; the two newest are kept."""
+        """Write a checkpoint with the losses so far, whole or not at all; keep the two newest."""
         folder = Path(self.job.folder)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"step-{made:09d}.safetensors"
@@ -341,14 +342,14 @@ class _EnginePart:
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """The values that the condition reads: the session's of this engine, and the mean loss of all."""
+    """The values that the end condition reads: this engine's session, and the mean loss of all engines."""
 
     lookout: Lookout
     step_count: int
     loss: float
 
     def read_loss(self) -> float:
-        """Return the mean loss."""
+        """Return the mean loss of all engines."""
         return self.loss
 
     def read_tensor(self, name: str) -> Array:
@@ -357,14 +358,14 @@ class _Subject:
 
 
 class _Until:
-    """The condition that ends a run: engine 0 looks, and tells the others."""
+    """The condition that ends a run: engine 0 evaluates it, and tells the others."""
 
     def __init__(self, text: str | None, session: Session, meeting: Meeting) -> None:
         self.meeting, self.lookout = meeting, Lookout(session)
         self.test = None if text is None else parse_test(text, session)
 
     def holds(self, step: int, loss: float) -> bool:
-        """Whether the run ends here; the same on every engine."""
+        """Return whether the run ends here; the same on every engine."""
         if self.test is None:
             return False
         here = self.meeting.rank == 0 and self.test.holds(_Subject(self.lookout, step, loss))

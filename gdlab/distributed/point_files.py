@@ -19,7 +19,7 @@ import numpy as np
 from gdlab.base.errors import ArgumentError
 from gdlab.base.files import read_regular, write_file
 from gdlab.base.types import Array
-from gdlab.distributed.point_run import PointResult, Start
+from gdlab.distributed.point_run import PointResult, PointStart
 from gdlab.distributed.points import PointSettings, value_text
 
 FORMAT = "gdlab.sweep.point.v1"
@@ -30,9 +30,9 @@ _PARAMETER = "parameter."
 
 
 class PointFiles:
-    """The files of one sweep in a folder, which is made where there is none."""
+    """The files of one sweep in a folder, which is created if missing."""
 
-    def __init__(self, folder: Any, start: Start) -> None:
+    def __init__(self, folder: Any, start: PointStart) -> None:
         self.folder = Path(folder)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ class PointFiles:
         write_file("sweep", path, content)
 
     def read(self, settings: PointSettings, steps: int) -> tuple[PointResult | None, str]:
-        """Return the outcome of a point that a file holds, and why a file that there is was not used."""
+        """Return the outcome of a point that a file holds, and the reason why an existing file was not used."""
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
@@ -85,7 +85,7 @@ class PointFiles:
             return None, f"{path.name} is not used: {type(error).__name__}: {str(error)[:80]}"
 
     def _checked(self, key: str, tensors: dict[str, Array]) -> PointResult:
-        """Return the outcome; any breach of the form raises."""
+        """Return the outcome that a file holds; raise for any breach of the form."""
         raw = tensors.pop("head")
         if raw.dtype != np.uint8 or raw.ndim != 1 or raw.size > _MOST_HEAD:
             raise ValueError("a head of another form")
@@ -109,7 +109,7 @@ class PointFiles:
         return PointResult("done", steps, pairs, parameters, float(seconds), note=note)
 
 
-def _start_digest(start: Start) -> bytes:
+def _start_digest(start: PointStart) -> bytes:
     h = hashlib.sha256()
     rules = sorted((name, value_text(value)) for name, value in start.options.items())
     _update(
@@ -133,8 +133,8 @@ def _digest(tensors: Mapping[str, Array]) -> str:
 
 
 def digest_of(value: Any) -> str:
-    """Return a digest of a feed or of values by what they hold: arrays by their bytes, functions by their code and the
-    arrays and numbers that it names, so that the same cell after a restart gives the same digest."""
+    """Return a digest of the content of a feed or of values: arrays by their bytes, functions by their code with the
+    arrays and numbers that it names; the same cell gives the same digest after a restart."""
     h = hashlib.sha256()
     seen: set[int] = set()
     todo: list[Any] = [value]
@@ -155,7 +155,7 @@ def digest_of(value: Any) -> str:
 
 
 def _parts(h: Any, one: Any) -> Iterable[Any]:
-    """Add the kind of a value to the digest; return what it is made of."""
+    """Add the kind of a value to the digest; return the values that it consists of."""
     match one:
         case types.FunctionType():
             code, names = one.__code__, one.__globals__

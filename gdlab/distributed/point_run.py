@@ -24,7 +24,7 @@ _MOST_GROWTH = 4  # of the steps between two reports
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class PointStart:
     """Everything that a point begins with, besides its settings. `weights`: parameters that sessions begin with;
     `values`: all parameters as they are now, for a point that initializes nothing."""
 
@@ -49,7 +49,8 @@ class PointProgress:
 
 @dataclass(frozen=True, slots=True)
 class PointResult:
-    """The result of a point. `error`: the reason of a failure in one line; `note`: of an end before the last step."""
+    """The result of a point. `error`: the reason of a failure in one line; `note`: the reason of an end before the last
+    step."""
 
     end: End
     steps: int = 0
@@ -61,11 +62,11 @@ class PointResult:
 
 
 class PointStopped(Exception):
-    """Raised by `tell` to end a point between two steps."""
+    """An exception that `tell` raises to end a point between two steps."""
 
 
-def start_of(study: Study, feed: Any) -> Start:
-    """Return what the points of a study begin with; `feed`: that of every point that has none of its own."""
+def start_of(study: Study, feed: Any) -> PointStart:
+    """Return the start of a study's points; `feed`: that of every point without one of its own."""
     execution = study.execution
     opening, device = execution.opening, execution.wanted_device
     feed = opening.feed if feed is None else feed
@@ -73,19 +74,19 @@ def start_of(study: Study, feed: Any) -> Start:
     kind = device if isinstance(device, str) or device is None else device.info.kind
     weights, values = dict(execution.weights), execution.parameters()
     opening = replace(opening, feed=None)
-    return Start(study.graph, kind, study.options, study.compile, weights, values, opening, feed)
+    return PointStart(study.graph, kind, study.options, study.compile, weights, values, opening, feed)
 
 
 def check_feed(feed: Any) -> None:
-    """Refuse a feed that begins only once: the second point would find it at its end."""
+    """Raise for a feed that can be read only once: the second point would find it at its end."""
     if hasattr(feed, "__next__"):
         raise ArgumentError("sweep", "feed", type(feed).__name__, "one that every point can begin anew: step -> dict")
 
 
 class PointRunner:
-    """Run points from one start; what was optimized for a point serves the others with the same options."""
+    """A runner of points from one start; a graph that was optimized for a point serves others with the same options."""
 
-    def __init__(self, start: Start, pipeline: Pipeline | None = None, device: DeviceLike = None) -> None:
+    def __init__(self, start: PointStart, pipeline: Pipeline | None = None, device: DeviceLike = None) -> None:
         self._start, self._device = start, device
         self._pipelines = {} if pipeline is None else {_key(start.options, start.compile): pipeline}
 
@@ -105,7 +106,7 @@ class PointRunner:
         return study
 
     def run(self, settings: PointSettings, steps: int, tell: Callable[[PointProgress], None]) -> PointResult:
-        """Run one point for `steps` steps, or its own; `tell` hears of it a few times a second and may raise
+        """Run one point for `steps` steps, or its own; `tell` gets its progress a few times a second and may raise
         `PointStopped`. An error is part of the outcome; an interrupt is the caller's."""
         began = time.perf_counter()
         opened: list[Study] = []
@@ -157,7 +158,7 @@ class PointRunner:
 
 
 def _filled(outcome: PointResult, opened: list[Study], seconds: float) -> PointResult:
-    """Add what the session of a point holds at its end."""
+    """Return the outcome with the final losses, parameters and figures of the point's session."""
     if not opened or not opened[0].has_session:
         return replace(outcome, seconds=seconds)
     study, parameters = opened[0], dict[str, Array]()

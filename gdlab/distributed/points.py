@@ -33,7 +33,7 @@ class PointSettings:
         return ", ".join(f"{key} {value_text(value)}" for key, value in self.values.items()) or "as it is"
 
     def part(self, keys: Sequence[str]) -> dict[str, Any]:
-        """Return those that are among `keys`."""
+        """Return the settings that are among `keys`."""
         return {key: value for key, value in self.values.items() if key in keys}
 
     @property
@@ -57,7 +57,7 @@ def settings_of(grid: Any, points: Any) -> list[PointSettings]:
 
 
 def varied(points: Sequence[PointSettings]) -> tuple[str, ...]:
-    """Return the keys whose values are not the same everywhere; all keys where every value is."""
+    """Return the keys whose values are not the same everywhere; all keys if every value is."""
     keys = list(dict.fromkeys(key for point in points for key in point.values))
     texts = {key: {value_text(point.values.get(key)) for point in points} for key in keys}
     return tuple([key for key in keys if len(texts[key]) > 1] or keys)
@@ -119,7 +119,7 @@ def _values(key: str, values: Any) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return numbers of NumPy as those of Python, so that files and messages can hold them."""
+    """Convert numbers of NumPy to those of Python, so that files and messages can hold them."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -128,7 +128,7 @@ def _rules(value: Any) -> tuple[str, ...]:
 
 
 def _check(settings: PointSettings) -> None:
-    """Refuse what could not run: the error names the key."""
+    """Raise for settings that could not run; the error names the key."""
     values = settings.values
     if "adam" in values and "sgd" in values:
         raise ArgumentError("sweep", "adam", f"sgd as well in the point {settings}", "one update rule")

@@ -22,8 +22,8 @@ from gdlab.distributed.calibration import calibration_of
 from gdlab.distributed.clusters import Cluster
 from gdlab.distributed.engine import host_name
 from gdlab.distributed.meeting import Wire
-from gdlab.distributed.part import Ended, EngineReport, Job
-from gdlab.distributed.run_record import DistributedRun, EngineProgress, Lost, Watcher, keep_run
+from gdlab.distributed.part import EngineEnd, EngineReport, Job
+from gdlab.distributed.run_record import DistributedRun, EngineProgress, LostEngine, Watcher, keep_run
 from gdlab.session import Session
 from gdlab.session.run.runner import Runner, runner_of
 from gdlab.session.updates import UpdateSettings
@@ -108,7 +108,7 @@ def subject_of_session(session: Session) -> Subject:
 
 
 def run_subject(
-    cluster: Cluster, subject: Subject, given: engine_feeds.Given, settings: RunSettings, watch: Watcher | None
+    cluster: Cluster, subject: Subject, given: engine_feeds.SentFeed, settings: RunSettings, watch: Watcher | None
 ) -> tuple[DistributedRun, bool]:
     """Run on all engines, and take engine 0's state over; return the record, and whether it was interrupted. An error
     of `watch` ends the run at the end of a step and is raised then."""
@@ -144,7 +144,7 @@ def run_subject(
 
 
 def _teller(runner: Runner, watch: Watcher | None, failed: list[Exception]) -> Watcher:
-    """Return a watcher that notes the rate of the steps, and that stops the run where `watch` fails."""
+    """Return a watcher that notes the rate of the steps, and stops the run if `watch` fails."""
 
     def tell(run: DistributedRun) -> None:
         runner.log.tick(run.base + run.step)
@@ -160,7 +160,7 @@ def _teller(runner: Runner, watch: Watcher | None, failed: list[Exception]) -> W
 
 
 def check_settings(cluster: Cluster, settings: RunSettings) -> None:
-    """Refuse what no run over these engines can have."""
+    """Raise for settings that no run over these engines can have."""
     cluster.check_alive("run")
     for name, least in (("steps", 0), ("accumulate", 1), ("check", 1), ("resume", 0)):
         value = getattr(settings, name)
@@ -194,7 +194,7 @@ def _saves(given: int | str) -> tuple[int, float]:
 
 
 def _job(
-    cluster: Cluster, subject: Subject, given: engine_feeds.Given, settings: RunSettings, folder: str, start: str
+    cluster: Cluster, subject: Subject, given: engine_feeds.SentFeed, settings: RunSettings, folder: str, start: str
 ) -> Job:  # fmt: skip
     """Return the run as it is sent to the engines."""
     session = subject.session
@@ -209,8 +209,10 @@ def _job(
 
 
 # waiting --------------------------------------------------------------------------------------------------------------
-def _to_end(cluster: Cluster, job: Job, run: DistributedRun, resume: int, watch: Watcher) -> tuple[list[Ended], bool]:
-    """Run, and where an engine is lost begin again from the last checkpoint, at most `resume` times."""
+def _to_end(
+    cluster: Cluster, job: Job, run: DistributedRun, resume: int, watch: Watcher
+) -> tuple[list[EngineEnd], bool]:
+    """Run to the end; if an engine is lost, begin again from the last checkpoint, at most `resume` times."""
     given = job.feed
     while True:
         try:
@@ -227,12 +229,12 @@ def _to_end(cluster: Cluster, job: Job, run: DistributedRun, resume: int, watch:
             cluster.restart()
             if error.saved is not None:
                 job = replace(job, first=_step_of(Path(error.saved)), state=error.saved)
-            run.lost.append(Lost(error.engine, error.host, error.step, job.first))
+            run.lost.append(LostEngine(error.engine, error.host, error.step, job.first))
             run.rows = [EngineProgress(engine) for engine in cluster.engines]
 
 
-def _placed(cluster: Cluster, given: engine_feeds.Given) -> engine_feeds.Given:
-    """Send what the feed needs: a loader's arrays once per host, a function's globals to every engine."""
+def _placed(cluster: Cluster, given: engine_feeds.SentFeed) -> engine_feeds.SentFeed:
+    """Send the data that the feed needs: a loader's arrays once per host, a function's globals to every engine."""
     if given.modules or given.names:
         view = cluster.view
         if given.modules:
@@ -248,8 +250,8 @@ def _placed(cluster: Cluster, given: engine_feeds.Given) -> engine_feeds.Given:
     )
 
 
-def _drop(cluster: Cluster, given: engine_feeds.Given) -> None:
-    """Remove what `_placed` wrote for a loader."""
+def _drop(cluster: Cluster, given: engine_feeds.SentFeed) -> None:
+    """Remove the files that `_placed` wrote for a loader."""
     hosts = {engine.host: engine.id for engine in reversed(cluster.engines)}
     for host, folder in given.loader[0].items() if given.loader is not None else ():
         if host == host_name():  # whose engines may be gone
@@ -259,13 +261,13 @@ def _drop(cluster: Cluster, given: engine_feeds.Given) -> None:
             cluster.client[hosts[host]].apply_async(engine_feeds.drop_loader, folder).get(timeout=DROP)
 
 
-def _once(cluster: Cluster, job: Job, run: DistributedRun, watch: Watcher) -> tuple[list[Ended], bool]:
+def _once(cluster: Cluster, job: Job, run: DistributedRun, watch: Watcher) -> tuple[list[EngineEnd], bool]:
     """Run once on all engines, and watch them until they have ended."""
     if cluster.engines[0].host != host_name():
         job = replace(job, state_bytes=Path(job.state).read_bytes())
     result = cluster.view.apply_async(part.run, job)
     interrupted, asked, looked, shown = False, 0.0, 0.0, 0.0
-    heard = _Heard(run)
+    heard = _PublishedFigures(run)
     while not result.ready():
         try:
             result.wait(POLL)
@@ -288,14 +290,14 @@ def _once(cluster: Cluster, job: Job, run: DistributedRun, watch: Watcher) -> tu
     return _ended(cluster, result, run, job), interrupted
 
 
-class _Heard:
-    """The figures that engines publish while they run, as far as a record has them."""
+class _PublishedFigures:
+    """The figures that engines have published during a run, taken over into its record."""
 
     def __init__(self, run: DistributedRun) -> None:
         self.run, self.losses = run, 0
 
     def take(self, data: Any) -> bool:
-        """Take what is new, and say who is late; return whether engine 0 has said anything."""
+        """Take over new figures, and say which engines are late; return whether engine 0 has published anything."""
         published, run = data if isinstance(data, list) else [data], self.run
         for row, told in zip(run.rows, published, strict=False):
             if told and "report" in told:
@@ -345,8 +347,8 @@ def _begun(job: Job) -> int:
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
-def _ended(cluster: Cluster, result: Any, run: DistributedRun, job: Job) -> list[Ended]:
-    """Return what the engines said at their end; raise the error of those that failed."""
+def _ended(cluster: Cluster, result: Any, run: DistributedRun, job: Job) -> list[EngineEnd]:
+    """Return the engines' results; raise the error of those that failed."""
     answers: Sequence[Any] = result.get(return_exceptions=True)
     errors = [(k, a) for k, a in enumerate(answers) if isinstance(a, BaseException)]
     if errors:
@@ -365,7 +367,7 @@ def _ended(cluster: Cluster, result: Any, run: DistributedRun, job: Job) -> list
     return list(answers)
 
 
-def _adopt(cluster: Cluster, subject: Subject, job: Job, run: DistributedRun, ended: list[Ended]) -> None:
+def _adopt(cluster: Cluster, subject: Subject, job: Job, run: DistributedRun, ended: list[EngineEnd]) -> None:
     """Load engine 0's state into the session, and count its steps."""
     first = ended[0]
     for row, each in zip(run.rows, ended, strict=True):

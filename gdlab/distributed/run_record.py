@@ -25,8 +25,8 @@ class EngineProgress:
     late: bool = False
 
     def cells(self) -> tuple[str, ...]:
-        """Return steps, time in steps, in reduction, of it beside steps, and waiting, bytes that were reduced, and the
-        last loss."""
+        """Return the row's texts: steps, time in steps, in reduction, in reduction beside steps, waiting, bytes
+        reduced, last loss."""
         r = self.report
         return (
             whole(r.step), duration(r.seconds), duration(r.reducing), duration(r.hidden), duration(r.waiting),
@@ -35,8 +35,8 @@ class EngineProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """An engine that ended in step `step` + 1, and the step from which the run was taken up again."""
+class LostEngine:
+    """An engine that ended in step `step` + 1, and the step from which the run went on again."""
 
     engine: int
     host: str
@@ -63,7 +63,7 @@ class DistributedRun:
     folder: str
     state: str = "running"
     losses: list[float] = field(default_factory=list)
-    lost: list[Lost] = field(default_factory=list)
+    lost: list[LostEngine] = field(default_factory=list)
     checkpoint: str = ""
     seconds: float = 0.0
     base: int = 0
@@ -84,14 +84,14 @@ class DistributedRun:
         self.stopping = True
 
     def fact(self) -> str:
-        """Return engines, state, steps and time in words."""
+        """Sum up in words: engines, state, steps and time in words."""
         steps = f"{whole(self.step)} of {plural(self.wanted, 'step')}"
         facts = [plural(len(self.rows), "engine"), self.state, steps, duration(self.seconds)]
         return ", ".join([*facts, *([self.wire_words] if self.wire_words else [])])
 
     @property
     def wire_words(self) -> str:
-        """Return the largest error of gradients in 16 bits, in words; empty where they travel whole."""
+        """Return the largest error of gradients in 16 bits, in words; empty if they travel in float32."""
         if self.wire == "f32":
             return ""
         worst = max(row.report.error for row in self.rows)
@@ -127,7 +127,7 @@ Watcher = Callable[[DistributedRun], None]
 
 
 def keep_run(study: Study, run: DistributedRun) -> None:
-    """Make this run the one that views of the study show, until a reset ends it."""
+    """Let views of the study show this run, until a reset ends it."""
     run._log, run._resets = study.runner.log, study.runner.log.resets
     _latest[study] = run
 

@@ -1,4 +1,4 @@
-"""Predict how one run scales over many engines, before one pays for them.
+"""Predict how one run scales over many engines, without starting them.
 
 print(study.scaling(engines=(1, 2, 4, 8), link="100Gb/s", latency="5us", accumulate=4))
 print(study.scaling(link=calibrate(cluster)))
@@ -32,7 +32,7 @@ _STEPS, _WARM_UP, _READS = 7, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class ScalingRow:
-    """The prediction for one number of engines: seconds of one update, its parts, and what it brings."""
+    """The prediction for one number of engines: seconds of one update, its parts, and the speed-up."""
 
     engines: int
     seconds: float
@@ -43,21 +43,21 @@ class ScalingRow:
 
     @property
     def efficiency(self) -> float:
-        """Return the speed-up by the number of engines, 0 … 1."""
+        """Return the speed-up divided by the number of engines, 0 … 1."""
         return self.speedup / self.engines
 
     @property
     def reduction(self) -> float:
-        """Return the seconds that are no computation: gradients through the host, and between engines."""
+        """Return the seconds outside the computation: gradients through the host, and between engines."""
         return self.host + self.ring
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Hold what the prediction is made of; `rows` computes it, and `measured` has the same with the reductions that a
-    calibration has measured. `step`: seconds of a step here, its update included;
-    `nbytes`: of all gradients; `read`, `write`: seconds to bring them to the host and back; `link`: bytes per
-    second; `latency`: seconds; `accumulate`: batches for each reduction."""
+    """A prediction by its inputs; `rows` computes it, and `measured` has the same from reductions that a calibration
+    has measured. `step`: seconds of a step here, its update included; `nbytes`: of all gradients; `read`, `write`:
+    seconds to bring them to the host and back; `link`: bytes per second; `latency`: seconds; `accumulate`: batches for
+    each reduction."""
 
     name: str
     device: str
@@ -74,7 +74,7 @@ class Scaling:
     calibration: Calibration | None = None
 
     def row(self, engines: int, accumulate: int | None = None) -> ScalingRow:
-        """Return the prediction for so many engines: the ring reduction of Patarasuk and Yuan (2009)."""
+        """Return the prediction for so many engines, by the ring reduction of Patarasuk and Yuan (2009)."""
         ring = ring_seconds(engines, self.nbytes, self.link, self.latency)
         return self._row(engines, ring, self.accumulate if accumulate is None else accumulate)
 
@@ -105,7 +105,8 @@ class Scaling:
 
     @property
     def sentence(self) -> str:
-        """Return the sentence that matters: from where on the reduction takes longer than the step, and what helps."""
+        """Return the conclusion in a sentence: from how many engines on the reduction takes longer than the step, and a
+        remedy."""
         last = self.rows[-1]
         step = "the step" if self.accumulate == 1 else f"the {self.accumulate} steps"
         over = next((r for r in self.rows if r.reduction > r.compute), None)
@@ -118,7 +119,7 @@ class Scaling:
         return f"{where} the reduction takes longer than {step}: {self._advice(last)}"
 
     def _advice(self, row: ScalingRow) -> str:
-        """Say how many batches give a good efficiency, and what else would help the most."""
+        """Say how many batches give a good efficiency, and the other remedy with the largest effect."""
         wanted = math.ceil(GOOD / (1 - GOOD) * row.reduction / self.step)
         wire, waits = (
             2 * (row.engines - 1) / row.engines * self.nbytes / self.link,
@@ -132,7 +133,7 @@ class Scaling:
 
     @property
     def assumed(self) -> str:
-        """Return what the prediction is made of, in words."""
+        """Return the assumptions of the prediction in words."""
         return (
             f"step {duration(self.step)} on {self.device}, {plural(self.accumulate, 'batch')} an update; gradients "
             f"{nbytes(self.nbytes)}, to the host in {duration(self.read)} and back in {duration(self.write)}; "
@@ -191,7 +192,7 @@ def scaling(
 def _link(
     link: str | Calibration, latency: str
 ) -> tuple[float, float, tuple[str, str], Calibration | None]:  # fmt: skip
-    """Return bandwidth, latency, both in words, and the calibration that they are of."""
+    """Return bandwidth, latency, both in words, and the calibration that they come from."""
     if isinstance(link, Calibration):
         return link.link, link.latency, (link.link_words, link.latency_words), link
     per_second = _with_unit("link", link, _LINKS, "25Gb/s or 3GB/s")
@@ -216,7 +217,7 @@ def _sizes(engines: Any) -> tuple[int, ...]:
 
 
 def _with_unit(what: str, text: Any, units: dict[str, float], wanted: str) -> float:
-    """Read a number with its unit; bits and bytes are told apart by the case of the letter."""
+    """Parse a number with its unit; bits and bytes are told apart by the case of the letter."""
     found = _NUMBER.fullmatch(text.strip()) if isinstance(text, str) else None
     if found is None or found[2] not in units:
         raise ArgumentError("scaling", what, f"{text!r:.60}", f"a number and one of {', '.join(units)}: {wanted}")

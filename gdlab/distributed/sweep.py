@@ -42,7 +42,7 @@ _latest: WeakKeyDictionary[Study, Sweep] = WeakKeyDictionary()
 
 @dataclass(slots=True)
 class SweepPoint:
-    """One run of a sweep: its settings, how far it is, and its result. `engine`: where it runs or ran; `retries`: how
+    """One run of a sweep: its settings, its progress, and its result. `engine`: where it runs or ran; `retries`: how
     often it was queued again because an engine died."""
 
     index: int
@@ -114,14 +114,14 @@ class SweepEvent:
 
 
 class Engines(Protocol):
-    """A cluster as a sweep uses it: far engines of ipyparallel."""
+    """The part of a cluster that a sweep uses: its ipyparallel client."""
 
     @property
     def client(self) -> Any: ...
 
 
 class Sweep(Sequence[SweepPoint]):
-    """The points of a sweep, in the order of their settings, and how it is doing; made by `Study.sweep`.
+    """The points of a sweep, in the order of their settings, and their progress; made by `Study.sweep`.
 
     `run()` computes what is missing; `pause`, `resume`, `stop` and `stop_point` may come from another thread while it
     does. Ctrl-C stops the points that run; those that are done stay.
@@ -187,8 +187,8 @@ class Sweep(Sequence[SweepPoint]):
         return [point.row() for point in self.points]
 
     def best(self, by: str = "loss") -> SweepPoint:
-        """Return the point with the least last `loss`, `lowest` loss or `seconds`, or the most `steps_per_second`, of
-        those that are done."""
+        """Return the point with the least last `loss`, `lowest` loss or `seconds`, or the most `steps_per_second`,
+        among finished points."""
         if by not in BEST:
             raise unknown_name("best", "column", str(by), BEST)
         known = [(point.row()[by], point) for point in self.points if point.state == "done"]
@@ -199,7 +199,7 @@ class Sweep(Sequence[SweepPoint]):
 
     # -- running -------------------------------------------------------------------------------------------------------
     def run(self) -> Sweep:
-        """Compute the points that are missing; return the sweep. Ctrl-C stops it and raises `KeyboardInterrupt`."""
+        """Compute the missing points; return the sweep. Ctrl-C stops it and raises `KeyboardInterrupt`."""
         if self.state in ("running", "paused"):
             raise SessionError("sweep", "sweep", self.state, "one that does not run")
         for point in self.points:
@@ -251,7 +251,7 @@ class Sweep(Sequence[SweepPoint]):
         return tell
 
     def _take_files(self) -> None:
-        """Take over the points that the folder has."""
+        """Read the finished points in the folder."""
         if self.files is None:
             return
         taken = 0
@@ -279,12 +279,12 @@ class Sweep(Sequence[SweepPoint]):
 
     @property
     def held(self) -> bool:
-        """Say whether no further point may begin now."""
+        """Return whether no further point may begin now."""
         return self._pause or self._stop
 
     @property
     def stopping(self) -> bool:
-        """Say whether the sweep is to end."""
+        """Return whether the sweep is to end."""
         return self._stop
 
     def begin(self, point: SweepPoint, engine: str) -> None:
@@ -293,7 +293,7 @@ class Sweep(Sequence[SweepPoint]):
         self.changed()
 
     def progress(self, point: SweepPoint, progress: PointProgress) -> None:
-        """Note how far a point is."""
+        """Note the progress of a point."""
         point.losses = [*point.losses, *progress.losses]
         point.steps, point.rate = progress.steps, progress.rate
         self.changed()
@@ -312,7 +312,7 @@ class Sweep(Sequence[SweepPoint]):
         self.changed()
 
     def again(self, point: SweepPoint, why: str) -> None:
-        """Queue a point again whose engine died; after `retries` times it has failed."""
+        """Queue a point whose engine died again; after `retries` times mark it as failed."""
         if point.retries >= self.retries:
             self._take(
                 point, PointResult("failed", error=f"{why}; queued again {plural(point.retries, 'time')} before")
@@ -334,14 +334,14 @@ class Sweep(Sequence[SweepPoint]):
         self.changed()
 
     def changed(self) -> None:
-        """Note that views have something to draw."""
+        """Note that the sweep has changed, for its views."""
         if self.state in ("running", "paused"):
             self.seconds = time.perf_counter() - self._began
         self.changes += 1
 
     # -- commands, from any thread -------------------------------------------------------------------------------------
     def pause(self) -> None:
-        """Hold the sweep: here at a step's end; on engines no further point begins."""
+        """Pause the sweep: here at a step's end; on engines no further point begins."""
         if self.state == "running":
             self._pause, self.state = True, "paused"
             self.changed()
@@ -413,7 +413,7 @@ def made_sweep(
 
 
 def _check_start(sweep: Sweep) -> None:
-    """Refuse what every point would fail with: no feed, or parameters without a value."""
+    """Raise for a start with which every point would fail: no feed, or parameters without a value."""
     if sweep.on is not None:
         from gdlab.distributed.sweep_engines import check_on
 

@@ -23,7 +23,7 @@ _LOST = ("EngineError", "TaskAborted")
 
 @dataclass(slots=True)
 class Task:
-    """A point on its way through the scheduler. `news`: how many messages of it were read; `engine`: None until it
+    """A point that was submitted to the scheduler. `news`: how many messages of it were read; `engine`: None until it
     began."""
 
     point: SweepPoint
@@ -35,7 +35,7 @@ class Task:
 
 
 def run_on(sweep: Sweep, on: Any) -> None:
-    """Compute the points that a sweep is missing on the engines of `on`."""
+    """Compute the missing points of a sweep on the engines of `on`."""
     if isinstance(on, str):
         with cluster(engines=on) as own:  # type: ignore[arg-type]  # it is checked there
             EngineSweep(sweep, own).run()
@@ -44,7 +44,7 @@ def run_on(sweep: Sweep, on: Any) -> None:
 
 
 def check_on(on: Any) -> None:
-    """Refuse what no engines can be had from."""
+    """Raise unless `on` is a kind of engines, a cluster, or a client of ipyparallel."""
     if isinstance(on, str):
         if on not in KINDS:
             raise unknown_name("sweep", "on", on, KINDS)
@@ -62,7 +62,8 @@ def client_of(on: Any) -> Any:
 
 
 class EngineSweep:
-    """Compute one sweep on engines. At most one point per engine is under way, so that Pause holds the rest."""
+    """One sweep that is computed on engines. At most one point per engine is under way, so that Pause holds the rest.
+    """
 
     def __init__(self, sweep: Sweep, on: Any) -> None:
         self.sweep, self.on = sweep, on
@@ -79,7 +80,7 @@ class EngineSweep:
         self._ranks = {each.id: each.rank for each in self.on.engines} if isinstance(self.on, Cluster) else {}
 
     def run(self) -> None:
-        """Submit, listen and collect until nothing is left; an interrupt stops the points that run first."""
+        """Submit, listen and collect until nothing is left; on an interrupt stop the points that run first."""
         self._adopt(self.client.ids)
         try:
             while self.tasks or (self.sweep.waiting() and not self.sweep.stopping):
@@ -108,7 +109,7 @@ class EngineSweep:
         time.sleep(_POLL_SECONDS)
 
     def _is_lost(self, task: Task) -> bool:
-        """Say whether the engine of a task has left; the scheduler tells only some seconds later."""
+        """Return whether the engine of a task has left; the scheduler reports that only some seconds later."""
         if task.engine is None or task.engine in self.client.ids:
             task.left = None
             return False
@@ -117,7 +118,7 @@ class EngineSweep:
 
     # -- out -----------------------------------------------------------------------------------------------------------
     def _adopt(self, ids: Any) -> None:
-        """Tell engines what the points begin with."""
+        """Send the start of the points to engines."""
         ids = list(ids)
         if ids:
             found = self.client[ids].apply_sync(engine_points.adopt, self.sweep.key, self.payload)
@@ -138,7 +139,7 @@ class EngineSweep:
             self.sweep.begin(point, "")
 
     def _without_engines(self) -> None:
-        """Wait a little for an engine, then give up; what is done stays."""
+        """Wait a little for an engine, then give up; finished points stay."""
         now = time.monotonic()
         self._empty_since = now if self._empty_since is None else self._empty_since
         if self.tasks:
@@ -150,7 +151,7 @@ class EngineSweep:
             self._connect()
             self._adopt(self.client.ids)
         elif now - self._empty_since > _EMPTY_SECONDS:
-            raise SessionError("sweep", "engines", "none that lives", "a new cluster: run() computes what is missing")
+            raise SessionError("sweep", "engines", "none that runs", "a new cluster: run() computes what is missing")
 
     def _stop_unwanted(self, task: Task) -> None:
         wanted = not self.sweep.stopping and task.point.index not in self.sweep.unwanted

@@ -35,20 +35,20 @@ def train_on(cluster: Cluster, session: Session, loader: DataLoader, epochs: ran
 
 
 class _Losses:
-    """Tell the losses of a run in order, each once."""
+    """A watcher that passes on the losses of a run in order, each once."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell, self._told = tell, 0
 
     def watch(self, run: DistributedRun) -> None:
-        """Tell those that are known."""
+        """Pass on the losses that are known."""
         fresh = run.points[self._told :]
         if fresh:
             self._told += len(fresh)
             self._tell([loss for _, loss in fresh])
 
     def rest(self, run: DistributedRun) -> None:
-        """Tell what is left of a run that has ended."""
+        """Pass on the remaining losses of a run that has ended."""
         fresh = run.losses[self._told :]
         self._told += len(fresh)
         self._tell(fresh)

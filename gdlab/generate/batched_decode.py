@@ -1,5 +1,5 @@
-"""Make of a decode graph one that writes a token of several sequences in each step: products read the weights once for
-all rows, and the caches of the sequences lie one behind the other."""
+"""Turn a decode graph into one that writes a token of several sequences in each step: products read the weights once
+for all rows, and the caches of the sequences lie one behind the other."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gdlab.op.storage import written_in_place
 
 def batched(plain: Graph, rows: int) -> Graph:
     """Return the decode graph of `rows` sequences: `token_ids` u32[rows], `kv_pos` u32[rows] -> `logits` f32[rows,
-    vocabulary]; row i is what the plain graph computes of rows i·length … of the caches. An op that does not work row
-    by row is there once for each sequence."""
+    vocabulary]; row i is the plain graph's result from rows i·length … of the caches. An op that does not work row by
+    row is there once for each sequence."""
     if rows == 1:
         return plain.copy()
     with Graph() as made, made.silent():
@@ -32,8 +32,9 @@ def batched(plain: Graph, rows: int) -> Graph:
 
 @dataclass(slots=True)
 class _Copy:
-    """The copy as it grows. A node that is no row of a sequence is in `shared`; others are in `whole`, [rows, …], or in
-    `parts`, one value for each sequence, or in both. `stacked`: caches, which are in `whole`, [rows · length, …]."""
+    """The copy as it grows. A node that is the same for all sequences is in `shared`; others are in `whole`, [rows, …],
+    or in `parts`, one value for each sequence, or in both. `stacked`: caches, which are in `whole`, [rows · length, …].
+    """
 
     plain: Graph
     made: Graph
@@ -66,7 +67,7 @@ class _Copy:
             self.parts[node.id] = [self._part(node, row) for row in range(self.rows)]
 
     def _rows_together(self, node: Node) -> bool:
-        """Whether an op works row by row on operands that have one row in the plain graph."""
+        """Return whether an op works row by row, so that one op can compute the rows of all sequences."""
         op = REGISTRY.get(node.op)
         rowwise = op is not None and (op.by_rows or op.by_position or op.family == "elementwise")
         operands = [self.plain.node(id) for id in node.inputs if id not in self.shared and id not in self.stacked]

@@ -1,5 +1,5 @@
-"""Make of a language model's graphs those that `generate` runs: one reads a prompt into the caches, one writes the next
-token and says where it goes."""
+"""Turn a language model's graphs into those that `generate` runs: one reads a prompt into the caches, one writes the
+next token and its position."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def caches_of(decode: Graph) -> dict[str, TensorType]:
 
 def decode_graph(plain: Graph, length: int) -> Graph:
     """Return a decode graph whose outputs are its logits, the tokens of the largest, u32[rows], and the next positions,
-    u32[rows], of `length` at most the last: what a feed copies into `token_ids` and `kv_pos`."""
+    u32[rows], of `length` at most the last; a feed copies these into `token_ids` and `kv_pos`."""
     made = plain.copy()
     position = made.leaf(POSITION)
     if position is None or made.leaf(TOKEN) is None or not caches_of(plain):
@@ -61,7 +61,7 @@ def prefill_graph(plain: Graph, caches: dict[str, TensorType]) -> Graph:
 
 
 def _logits(graph: Graph) -> Value:
-    """Return the output of that name, f32[rows, vocabulary]."""
+    """Return the output `logits`, f32[rows, vocabulary]."""
     named = dict(zip(graph.output_names, graph.output_ids, strict=True))
     if "logits" not in named:
         raise GraphError(WHERE, "outputs", ", ".join(graph.output_names), "logits among them: a language model")
@@ -87,7 +87,7 @@ def _last_row(value: Value, length: Value) -> Value:
 
 
 def _rowwise(graph: Graph, node: Node) -> int | None:
-    """Return the place of the operand whose rows are the node's rows, where it works row by row."""
+    """Return the index of the operand whose rows become the node's rows, if the node works row by row."""
     op = REGISTRY.get(node.op)
     if op is None or not (op.by_rows or op.family == "elementwise") or node.type.rank != 2:
         return None
@@ -98,5 +98,5 @@ def _rowwise(graph: Graph, node: Node) -> int | None:
 
 
 def _spreads(operand: Node, node: Node) -> bool:
-    """Whether an operand that is no row of the prompt means the same for every row."""
+    """Return whether an operand without rows of the prompt acts alike on every row."""
     return REGISTRY[node.op].by_rows or operand.type.rank < 2 or operand.type.shape[0] == 1

@@ -48,7 +48,7 @@ class Tokenizer:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Token ids by prompt; `single`: one prompt was given, no list of prompts."""
+    """The token ids of each prompt; `single`: one prompt was given, not a list."""
 
     rows: tuple[tuple[int, ...], ...]
     single: bool
@@ -63,7 +63,7 @@ class StopSequences:
 
 
 def checked_prompts(given: object, vocabulary: int, tokenizer: Tokenizer | None) -> Prompts:
-    """Return prompts as tokens, or raise for what is none."""
+    """Return prompts as tokens, or raise if they are none."""
     single = _is_prompt(given)
     if not single and (not isinstance(given, (list, tuple, np.ndarray)) or not len(given)):
         raise ArgumentError(WHERE, "ids", _shown(given), WANTED)
@@ -74,12 +74,12 @@ def checked_prompts(given: object, vocabulary: int, tokenizer: Tokenizer | None)
 
 
 def texts_in(given: object) -> bool:
-    """Whether a prompt, or what ends one, is text."""
+    """Return whether a prompt or a stop sequence is text."""
     return isinstance(given, str) or (isinstance(given, (list, tuple)) and any(isinstance(g, str) for g in given))
 
 
 def _is_prompt(given: object) -> bool:
-    """Whether it is one prompt: text, an array of one axis, or a list whose entries are no prompts."""
+    """Return whether this is one prompt: text, an array of one axis, or a list whose entries are no prompts."""
     if isinstance(given, str):
         return True
     if isinstance(given, np.ndarray):
@@ -103,7 +103,7 @@ def _checked_row(name: str, given: object, vocabulary: int, tokenizer: Tokenizer
 
 
 def checked_stop(given: object, vocabulary: int, tokenizer: Tokenizer | None) -> StopSequences:
-    """Return what ends a sequence: a token, a text, or a list of such."""
+    """Return the stop sequences: a token, a text, or a list of such."""
     entries = list(given) if isinstance(given, (list, tuple, set, frozenset, np.ndarray)) else [given]
     ids, texts = set[int](), list[str]()
     for entry in entries:

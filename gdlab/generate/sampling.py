@@ -15,7 +15,7 @@ WHERE = "generate"
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Settings of a draw. `temperature` 0: the first of the largest logits, and nothing is drawn."""
+    """The settings of a draw. `temperature` 0: take the first of the largest logits without a draw."""
 
     temperature: float = 0.0
     top_k: int | None = None
@@ -24,22 +24,22 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether nothing is drawn."""
+        """Whether tokens are chosen without a draw."""
         return self.temperature == 0
 
     def drawer(self) -> Drawer:
-        """Return one for a sequence: each begins with the same seed."""
+        """Return a drawer for one sequence; each begins with the same seed."""
         return Drawer(self)
 
 
 class Drawer:
-    """Draws tokens with a random state of its own."""
+    """A source of tokens with a random state of its own."""
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling, self.random = sampling, np.random.default_rng(sampling.seed)
 
     def draw(self, logits: Array) -> int:
-        """Return a token for logits f32[vocabulary]; one random number is used whatever they are."""
+        """Return a token for logits f32[vocabulary]; this uses one random number for any logits."""
         ids, weights = weights_of(logits, self.sampling)
         sums = np.cumsum(weights)
         place = int(np.searchsorted(sums, self.random.random() * sums[-1], side="right"))
@@ -71,7 +71,7 @@ def weights_of(logits: Array, sampling: Sampling) -> tuple[Array, Array]:
 
 
 def checked_sampling(temperature: object, top_k: object, top_p: object, seed: object) -> Sampling:
-    """Return how tokens are drawn, or raise for what is out of range."""
+    """Return the settings of a draw, or raise for one that is out of range."""
     heat = _number("temperature", temperature, "a finite number ≥ 0")
     if heat < 0:
         raise ArgumentError(WHERE, "temperature", repr(temperature), "a finite number ≥ 0")
@@ -83,7 +83,7 @@ def checked_sampling(temperature: object, top_k: object, top_p: object, seed: ob
 
 
 def whole_number(what: str, given: object, least: int) -> int:
-    """Return an int, no bool, of at least `least`."""
+    """Return an int (no bool) of at least `least`, or raise."""
     if isinstance(given, (bool, np.bool_)) or not isinstance(given, (int, np.integer)) or given < least:
         raise ArgumentError(WHERE, what, f"{given!r:.80}", f"an int ≥ {least}")
     return int(given)

@@ -86,7 +86,7 @@ class CachedSequences(Closing):
         return self.drawers[place].draw(logits[0]) if self.drawers else int(following[0])
 
     def _feed(self, decode: CompiledGraph, tokens: Array) -> None:
-        """Keep tokens and positions on the device, each fed by the step before, where nothing is drawn."""
+        """Keep tokens and positions on the device, fed by the step before, if nothing is drawn."""
         if self.drawers:
             return
         positions = self._places(decode)
@@ -95,12 +95,12 @@ class CachedSequences(Closing):
             decode.set_gpu_handle_feed(name, output)
 
     def _places(self, decode: CompiledGraph) -> Array:
-        """Return the rows of the caches that are written next; of a sequence that has ended the last one."""
+        """Return the rows of the caches that are written next; for a sequence that has ended, the last row."""
         return np.minimum(self.positions, cache_length(decode) - 1).astype(np.uint32)
 
     # tokens -----------------------------------------------------------------------------------------------------------
     def _written(self, decode: CompiledGraph, alive: Array) -> list[Array]:
-        """Return the tokens of some steps."""
+        """Make some steps, and return their tokens."""
         most = int((self.most - self.made)[alive].max())
         room = cache_length(decode) - int(self.positions[alive].max())
         if not room:
@@ -122,7 +122,7 @@ class CachedSequences(Closing):
         return np.array([drawer.draw(row) if lives else 0 for drawer, row, lives in rows], np.uint32)
 
     def _adapt(self, seconds: float, count: int) -> None:
-        """Make as many steps in a call as take some hundredths of a second."""
+        """Set the number of steps in a call so that it takes some hundredths of a second."""
         self.decode_seconds += seconds
         if count == self._steps and seconds < SHORT_SECONDS:
             self._steps = min(2 * self._steps, MOST_STEPS)
@@ -130,7 +130,7 @@ class CachedSequences(Closing):
             self._steps = max(1, self._steps // 2)
 
     def _grown(self, decode: CompiledGraph) -> CompiledGraph:
-        """Go on with caches of the next bucket, which hold the same rows."""
+        """Change to the decode plan of the next bucket of cache length, with the same rows in its caches; return it."""
         length = bucket(cache_length(decode) + 1, self.most_positions)
         longer = self.plans.decode(self.model, length, len(self.prompts))
         try:

@@ -37,7 +37,7 @@ class _Row:
         self.reason: Reason = ""
 
     def take(self, token: int) -> int | None:
-        """Give out a token, the last one where it ends the sequence; None where that has ended."""
+        """Give out a token, which may end the sequence; None if that has ended already."""
         if self.reason:
             return None
         self.tokens.append(token)
@@ -48,7 +48,7 @@ class _Row:
         return token
 
     def _stop_text(self) -> int:
-        """Return where the first stop text begins in the text of the last tokens, or −1."""
+        """Return the start of the first stop text in the text of the last tokens, or −1."""
         if not self.stop.texts or self.tokenizer is None:
             return -1
         last = self.tokens[-max(map(len, self.stop.texts)) - TAIL :]
@@ -81,7 +81,7 @@ class _Group:
         return found
 
     def close(self) -> None:
-        """Release the memory; what waits is dropped."""
+        """Release the memory, and drop the steps that wait."""
         for row in self.rows:
             row.reason = row.reason or "closed"
         self.waiting.clear()
@@ -94,8 +94,8 @@ def _first(text: str, parts: Sequence[str]) -> int:
 
 @bound
 class Tokens(Closing):
-    """An iterator of tokens. Of one prompt each item is a token id; of a list of prompts a list with a token for each
-    prompt, None where that one has ended. A stop token is the last that is given out. The weights stay on the device
+    """An iterator of tokens. For one prompt each item is a token id; for a list of prompts a list with a token for each
+    prompt, None where a prompt has ended. A stop token is the last that is given out. The weights stay on the device
     with the model; caches and plans are released at the end, by `close`, at the end of a `with` block, and by an error
     or Ctrl-C."""
 
@@ -139,20 +139,20 @@ class Tokens(Closing):
     # what was written -------------------------------------------------------------------------------------------------
     @property
     def tokens(self) -> Any:
-        """The token ids so far: a list, of several prompts a list for each."""
+        """The token ids so far: a list, for several prompts a list for each."""
         found = [list(row.tokens) for row in self._rows]
         return found[0] if self.single else found
 
     @property
     def text(self) -> Any:
-        """The text of the tokens so far, up to a stop text: a str, of several prompts a list. It needs a tokenizer."""
+        """The text of the tokens so far, up to a stop text: a str, for several prompts a list. It needs a tokenizer."""
         tokenizer = self._make_tokenizer()
         found = [row.text(tokenizer) for row in self._rows]
         return found[0] if self.single else found
 
     @property
     def reason(self) -> Any:
-        """The reason of the end: "stop", "length" (`max_new_tokens`), "closed", or "" while it goes on; of several
+        """The reason of the end: "stop", "length" (`max_new_tokens`), "closed", or "" while it goes on; for several
         prompts a list."""
         found = [row.reason for row in self._rows]
         return found[0] if self.single else found
@@ -164,7 +164,7 @@ class Tokens(Closing):
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens behind the first of each prompt by the seconds that they took; 0 before there are any."""
+        """The number of tokens behind the first of each prompt, divided by their seconds; 0 before there are any."""
         seconds = sum(group.sequences.decode_seconds for group in self._groups)
         count = sum(group.sequences.decoded for group in self._groups)
         return count / seconds if seconds else 0.0
@@ -184,7 +184,7 @@ class Tokens(Closing):
 
     # progress ---------------------------------------------------------------------------------------------------------
     def _tell(self, ended: bool = False) -> None:
-        """Show how far it is, at most four times a second, where a notebook looks on."""
+        """Show the number of tokens so far in a notebook, at most four times a second."""
         now = time.monotonic()
         if self._shown is None and not ended:
             self._shown = self.progress_line()  # type: ignore[attr-defined]  # bound in gdlab/__init__.py
@@ -222,7 +222,7 @@ def generate(
 
 
 def _check_model(model: Any) -> None:
-    """Refuse what has no graph that writes token by token, such as an encoder."""
+    """Raise for a model without a graph that writes token by token, such as an encoder."""
     wanted = "a language model: gd.models.from_pretrained(folder) or gd.load_gguf(path)"
     if not isinstance(model, LanguageModel):
         raise ArgumentError(WHERE, "model", type(model).__name__, wanted)
@@ -248,7 +248,7 @@ def _tokens(
 
 
 def _checked_count(prompt: int, most: int | None, positions: int | None) -> int:
-    """Return the number of new tokens at most."""
+    """Return the largest number of new tokens, or raise."""
     if positions is not None and prompt >= positions:
         raise ArgumentError(WHERE, "ids", plural(prompt, "token"), f"fewer than {positions}, the model's positions")
     if most is None:
@@ -272,7 +272,7 @@ def _plans_of(model: Any, device: DeviceLike) -> Plans:
 
 
 def _forget(number: int) -> None:
-    """Release what is kept for a model that nobody holds any more."""
+    """Release the plans of a model that nobody refers to any more."""
     _close_all(_PLANS.pop(number))
 
 

@@ -66,12 +66,12 @@ class Template:
 
     @classmethod
     def of(cls, graph: CompiledGraph) -> Template:
-        """Return what `open` needs."""
+        """Return the template of a compiled graph."""
         return cls(graph.plan, graph.session.nodes, graph.report, graph.signature)
 
     def open(self, other: CompiledGraph, names: Mapping[str, str]) -> CompiledGraph:
-        """Return a compiled graph with memory of its own but for some parameters: `names` says which parameter of
-        another graph each of these is."""
+        """Return a compiled graph with memory of its own but for some parameters: `names` has the parameter of another
+        graph for each of these."""
         loaded, holders = other.session.loaded, other.session.values.unset_parameters.holders
         theirs, plan = dict(loaded.plan.stored_params), self.plan
         packed = {d.name: d.name for d in plan.derived_params}
@@ -97,7 +97,7 @@ class Plans(Closing):
         self._lock = threading.RLock()
 
     def together(self, model: LanguageModel, positions: int) -> int:
-        """Return how many sequences a decode plan has whose caches of so many positions a kernel can bind."""
+        """Return the most sequences of a decode plan whose caches of so many positions a kernel can bind."""
         if not self._widest:
             self._widest = max(type.shape[1] for type in caches_of(model.at(mode="decode", length=1).graph).values())
         room = self.device.target.limits.binding_bytes // (4 * self._widest * bucket(positions, model.positions))
@@ -122,7 +122,7 @@ class Plans(Closing):
         return template.open(decode, {name: name for name in template.plan.param_types})
 
     def close(self) -> None:
-        """Release the weights; sequences that are open keep theirs."""
+        """Release the weights; open sequences keep theirs."""
         with self._lock:
             holder, self._holder = self._holder, None
             self._decode.clear()
@@ -159,7 +159,7 @@ class Plans(Closing):
 
 
 def _filled(holder: CompiledGraph, model: LanguageModel) -> CompiledGraph:
-    """Give a decode plan the weights; where that fails, release it."""
+    """Give a decode plan the weights; release it if that fails."""
     try:
         model.set_parameters(holder.session)
         holder.reset_state()

@@ -15,7 +15,7 @@ from gdlab.view.answer.making import check_answer, progress_answer, stopped_answ
 
 
 def answer_bundle(answer: Answer) -> dict[str, str]:
-    """Return the output of an answer; one without a text (it is under way) shows nothing in a terminal."""
+    """Return the output of an answer; an unfinished one has no text, and shows nothing in a terminal."""
     text = {"text/plain": answer.text} if answer.text is not None else {}
     return {"text/html": answer_html(answer), **text}
 
@@ -32,7 +32,7 @@ class AnswerOutput:
         self.handle: Any = None
 
     def show(self, answer: Answer) -> None:
-        """Show this answer in the place of the last one."""
+        """Show this answer in place of the last one."""
         if self.handle is None:
             self.handle = display(answer_bundle(answer), raw=True, display_id=True)
         else:
@@ -40,7 +40,7 @@ class AnswerOutput:
 
 
 def show_check(study: Study, check: Callable[[Callable[[CheckProgress], None]], Check]) -> None:
-    """Display how a check is getting on, then its result; where it is interrupted or fails, how far it came."""
+    """Display the progress of a check, then its result; the progress remains if it is interrupted or fails."""
     output = AnswerOutput()
     last: list[CheckProgress] = []
 

@@ -27,8 +27,8 @@ _MAX_SHOWN = 120  # columns of a cell line in an error; of a longer one the part
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """The result of a cell: its graph, the file name that its source locations carry, its text, and notes for the
-    person."""
+    """The result of a cell: its graph, the file name that its source locations carry, its text, and notes for the user.
+    """
 
     graph: Graph
     file: str
@@ -37,7 +37,7 @@ class CellResult:
 
 
 def op_names() -> dict[str, Any]:
-    """Every name that a cell knows without import: ops, leaves, and `Graph`."""
+    """Return all names that a cell knows without import: ops, leaves, and `Graph`."""
     names = {op.name: op for op in public_ops()}
     return names | {n: getattr(gdlab, n) for n in _ALSO}
 
@@ -75,7 +75,7 @@ def run_cell(
 
 
 def _compile(body: str, file: str) -> tuple[CodeType, set[str]]:
-    """The code (line 1 of it is the magic line) and the names that the body reads without assigning them."""
+    """Return the code (line 1 of it is the magic line) and the names that the body reads without assigning them."""
     tree = ast.parse("\n" + body, file)
     names = [n for n in ast.walk(tree) if isinstance(n, ast.Name)]
     assigned = {n.id for n in names if isinstance(n.ctx, ast.Store)}
@@ -87,7 +87,8 @@ def _compile(body: str, file: str) -> tuple[CodeType, set[str]]:
 
 
 class _NameAssignments(ast.NodeTransformer):
-    """After `h = …` calls the namer with "h" and h; functions and classes are left alone."""
+    """A rewriter of syntax trees: behind `h = …` it calls the namer with "h" and h; it leaves functions and classes
+    alone."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return node
@@ -112,7 +113,7 @@ def _namer(graph: Graph) -> Callable[[str, Any], None]:
 
 def _collector(extra: list[tuple[Value, str | None]]) -> Callable[..., Value]:
     def output(value: Value, name: str | None = None) -> Value:
-        """Declare an output of this cell's graph; returns the value."""
+        """Declare an output of this cell's graph; return the value."""
         if not isinstance(value, Value):
             raise GraphError("output", "value", type(value).__name__, "a node")
         if name is not None and not isinstance(name, str):
@@ -126,7 +127,7 @@ def _collector(extra: list[tuple[Value, str | None]]) -> Callable[..., Value]:
 
 
 def _falls_through(name: str, op: Any) -> Any:
-    """An op that hides a builtin (`max`, `sum` …) hands calls without any Value on to the builtin."""
+    """Return an op that hides a builtin (`max`, `sum` …) so that calls without any Value reach the builtin."""
     builtin = getattr(builtins, name, None)
     if builtin is None or name == "input":
         return op
@@ -175,7 +176,8 @@ def _kind(value: Any) -> str:
 
 # errors in a cell -----------------------------------------------------------------------------------------------------
 def render_error(error: BaseException, file: str) -> list[str]:
-    """The error as people see it: its text, then the cell's line with a caret under the call. No frame of gdlab."""
+    """Return an error as people see it: its text, then the cell's line with a caret under the call. No frame of gdlab.
+    """
     if isinstance(error, SyntaxError) and error.filename == file:
         start, end = (error.offset or 1) - 1, (error.end_offset or 0) - 1
         return [f"SyntaxError: {error.msg}", *_caret(file, error.lineno or 1, start, end)]
@@ -195,7 +197,8 @@ def render_error(error: BaseException, file: str) -> list[str]:
 
 
 def _innermost(trace: TracebackType | None, file: str) -> tuple[TracebackType | None, TracebackType | None]:
-    """Return the innermost frame of the cell, and the innermost frame behind it of another text of the person's."""
+    """Return the innermost frame of the cell, and, inside its call, the innermost frame of another file of the user's.
+    """
     cell = helper = None
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == file:
@@ -207,7 +210,7 @@ def _innermost(trace: TracebackType | None, file: str) -> tuple[TracebackType | 
 
 
 def _columns(trace: TracebackType) -> tuple[int, int, int]:
-    """Return line, first and last column of what a frame was running; columns 0 and 0 where it spans lines."""
+    """Return line, first and last column of the code that a frame was running; columns 0 and 0 where it spans lines."""
     line, end_line, col, end = list(trace.tb_frame.f_code.co_positions())[trace.tb_lasti // 2]
     same = line == end_line and col is not None and end is not None
     return trace.tb_lineno, (col or 0) if same else 0, (end or 0) if same else 0
@@ -218,12 +221,12 @@ _PACKAGE = str(Path(gdlab.__file__).parent)
 
 
 def is_users(file: str) -> bool:
-    """Whether a file is the person's: neither gdlab's, nor Python's, nor an installed package's."""
+    """Return whether a file is the user's: neither gdlab's, nor Python's, nor an installed package's."""
     return not file.startswith((*_LIBRARIES, _PACKAGE, "<frozen", "<string>"))
 
 
 def _shown_file(file: str) -> str:
-    """Return the name by which a person knows a file; a cell of the notebook has a long temporary one."""
+    """Return the name by which the user knows a file; that of a notebook's cell is long and temporary."""
     return "another cell" if "ipykernel_" in file or file.startswith("<ipython-input") else Path(file).name
 
 

@@ -12,7 +12,7 @@ from IPython.display import display
 
 from gdlab.distributed import Cluster, cluster
 from gdlab.distributed.clusters import KINDS
-from gdlab.jupyter.common import Words
+from gdlab.jupyter.common import MagicFamily
 from gdlab.jupyter.options import count, identifier, parse_argstring
 from gdlab.study.study import Study
 
@@ -20,8 +20,8 @@ ACTIONS = ("start", "stop")
 
 
 @magics_class
-class ClusterMagics(Words):
-    """Start, show and stop engines."""
+class ClusterMagics(MagicFamily):
+    """The magics that start, show and stop engines."""
 
     @magic_arguments()
     @argument("action", nargs="?", choices=ACTIONS, help="start engines or stop them; without: the table of engines")
@@ -56,7 +56,7 @@ class ClusterMagics(Words):
 
 
 def cluster_named(names: dict[str, Any], where: str, name: str) -> Cluster:
-    """Return the cluster that a variable holds; one red line for anything else."""
+    """Return the cluster that a variable holds; raise `UsageError` (one red line) for anything else."""
     found = names.get(identifier(name))
     if not isinstance(found, Cluster):
         given = "no such variable" if found is None else type(found).__name__
@@ -64,7 +64,7 @@ def cluster_named(names: dict[str, Any], where: str, name: str) -> Cluster:
     return found
 
 
-def run_on(words: Words, study: Study, args: Namespace) -> None:
+def run_on(words: MagicFamily, study: Study, args: Namespace) -> None:
     """Run a study on the cluster that `--on` names, with the table of engines as it is now."""
     engines = cluster_named(words.names, "--on", args.on)
     if args.sgd is not None and args.adam is not None:

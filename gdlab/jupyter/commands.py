@@ -58,7 +58,7 @@ def _resume(study: Study, args: dict[str, Any]) -> None:
 
 
 def _watch(study: Study, args: dict[str, Any]) -> None:
-    """Either what is looked at for NaN, or one more tensor to watch."""
+    """Set the values that are watched for NaN, or watch one more tensor."""
     if "name" in args:
         study.watch(_text("watch", args, "name"))
     else:
@@ -81,8 +81,9 @@ def _back(study: Study, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _value(study: Study, args: dict[str, Any]) -> dict[str, Any]:
-    """A tensor under the microscope: one of `name` (also an entity of the document), its `slice`, the window from `row`
-    and `col` on, compared `against` the reference, cpu or nothing; where none of it can be, `why` says so."""
+    """Return a tensor under the microscope: the tensor `name` (or an entity of the document), its `slice`, the window
+    from `row` and `col` on, compared `against` the reference, cpu or nothing; where that is impossible, `why` has the
+    reason."""
     name, against = _text("value", args, "name"), args.get("against", "reference")
     row, col = (_index(args.get(what, 0), what) for what in ("row", "col"))
     picked = args.get("slice", [])
@@ -103,8 +104,8 @@ def _index(given: Any, what: str) -> int:
 
 
 def _why(study: Study, args: dict[str, Any]) -> dict[str, Any]:
-    """Say what kept two neighbours of an optimized graph from becoming one, or a rule from being used: words, and the
-    Python of each condition that refused, as [file, line, text]."""
+    """Say why two neighbours of an optimized graph were not fused, or a rule was not used: words, and the Python of
+    each condition that refused, as [file, line, text]."""
     a, b = args.get("a"), args.get("b")
     if not isinstance(a, (int, str)) or not isinstance(b, (int, type(None))):
         raise ArgumentError("why", "nodes", f"{a!r} and {b!r}", "two node ids, or a rule")
@@ -114,8 +115,8 @@ def _why(study: Study, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _optimize(study: Study, args: dict[str, Any]) -> dict[str, Any]:
-    """A variant of the study without some rules, with others, with other compile options, beside it in its document;
-    the answer compares all variants."""
+    """Make a variant of the study with other rules or compile options, shown beside it in its document; return a
+    comparison of all variants."""
     rules: dict[str, Any] = {name: args.get(name, []) for name in ("disable", "enable")}
     for name, given in rules.items():
         if not isinstance(given, list) or not all(isinstance(rule, str) for rule in given):
@@ -134,20 +135,20 @@ _SWITCHES = {"fuse": "fuse_dispatches", "alias": "alias", "serial": "serial"}
 
 
 def _measure(study: Study, args: dict[str, Any]) -> dict[str, Any]:
-    """Times a step of the study and of its variants, in sessions of their own."""
+    """Time a step of the study and of its variants, in sessions of their own."""
     study.measure(_steps(args))
     return {"text": study.compare()}
 
 
 def _trace(study: Study, args: dict[str, Any]) -> dict[str, Any]:
-    """Times every dispatch over a few steps that do not count; the document has the figures from then on."""
+    """Time every dispatch over a few steps that do not count; the document has the figures from then on."""
     profile = study.trace(_steps(args))
     return {"text": str(profile), "html": answer_html(profile_answer(profile, study, str(profile)))}
 
 
 def _check(study: Study, args: dict[str, Any]) -> dict[str, Any]:
-    """Whether the gradient rule of one node is its slope; without a node, whether the optimizer or a device broke the
-    model: the table, in words, and the entity to look at."""
+    """Check whether the gradient rule of one node is its slope; without a node, whether the optimizer or a device broke
+    the model: the table, in words, and the entity to look at."""
     if "node" in args:
         slope = study.check_gradient(args["node"], optimized=args.get("stage") == "optimized")
         return slope.to_json() | {"html": answer_html(gradient_answer(slope, study))}
@@ -157,7 +158,8 @@ def _check(study: Study, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cell(study: Study, args: dict[str, Any]) -> dict[str, Any]:
-    """A stage of the study as a `%%graph` cell that builds it; one with gradients is none that a cell could build."""
+    """Return a stage of the study as a `%%graph` cell that builds it; refuse a stage with gradients, which no cell
+    could build."""
     variants = {stage.key: stage for stage in study.variants.stages()}
     key = _text("cell", args, "stage")
     if key not in variants and key not in study.pipeline.keys:
@@ -167,7 +169,7 @@ def _cell(study: Study, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sweep(study: Study, args: dict[str, Any]) -> dict[str, Any] | None:
-    """Carry out a wish about the study's sweep: pause, resume, stop, `stop_point` or `open` of one point, whose
+    """Carry out a command about the study's sweep: pause, resume, stop, `stop_point` or `open` of one point, whose
     variant the Diff tab then shows."""
     sweep, wish = sweep_of(study), args.get("do")
     if sweep is None:

@@ -30,8 +30,8 @@ _MOST_NAMES = 20  # of studies that an error lists
 
 
 @magics_class
-class Words(Magics):
-    """The base of the magics: no magic of its own."""
+class MagicFamily(Magics):
+    """The base class of the magics' families; it has no magic itself."""
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell=shell)
@@ -42,7 +42,7 @@ class Words(Magics):
 
     # names
     def named(self, name: str) -> Study:
-        """The study of this name; one red line for anything else."""
+        """Return the study of this name; raise `UsageError` (one red line) for anything else."""
         name = identifier(name)
         if name not in self.names:
             raise UsageError(self.no_such(name))
@@ -54,7 +54,7 @@ class Words(Magics):
         raise UsageError(f"graph {name}: given {type(thing).__name__}, wanted {wanted}")
 
     def no_such(self, name: str) -> str:
-        """That there is no such variable, and which there are."""
+        """Return the error text for an unknown variable, with the known studies."""
         studies = [n for n, v in self.names.items() if isinstance(v, Study) and not n.startswith("_")]
         near = by_likeness(name, studies, 0)
         wanted = f"one of {', '.join(near[:_MOST_NAMES])}" if near else "a %%graph cell first: there are no graphs yet"
@@ -63,12 +63,12 @@ class Words(Magics):
         return f"graph {name}: given no such variable, wanted {wanted}"
 
     def check_name(self, magic: str, name: str) -> None:
-        """One red line unless a variable may be called so."""
+        """Raise `UsageError` (one red line) unless the name is a Python name."""
         if not name.isidentifier() or keyword.iskeyword(name):
             raise UsageError(f"{magic}: name: given {name}, wanted a Python name")
 
     def bind(self, name: str, thing: Any) -> None:
-        """Bind a variable of the notebook; a study that it held before is closed."""
+        """Bind a variable of the notebook; close a study that it held before."""
         name = identifier(name)
         old = self.names.get(name)
         self.names[name] = thing
@@ -77,7 +77,7 @@ class Words(Magics):
             close_panel(old, thing.key if isinstance(thing, Study) else "")
 
     def feed(self, text: str | None) -> Any:
-        """The feed that the option names: a variable of the notebook, or `random[:SEED]`."""
+        """Return the feed that the option names: a variable of the notebook, or `random[:SEED]`."""
         if text is None or text.partition(":")[0] == "random":
             return text
         if identifier(text) not in self.names:
@@ -85,7 +85,7 @@ class Words(Magics):
         return self.names[identifier(text)]
 
     def rules(self, args: Namespace) -> dict[str, Any]:
-        """The options of `optimize` that a line gives."""
+        """Return the options of `optimize` that a line gives."""
         if args.no and args.only:
             raise UsageError("--only: given --no as well, wanted one of them")
         found: dict[str, Any] = {
@@ -97,7 +97,8 @@ class Words(Magics):
 
     # showing
     def prepare(self, study: Study, args: Namespace, steps: int | None) -> None:
-        """Everything that the line asks of the session before its first step; nothing is changed by a refusal."""
+        """Make the settings that the line asks for before the session's first step; if one is refused, change nothing.
+        """
         if args.save:
             self.call(lambda: suffix_of(args.save))
         if args.sgd is not None and args.adam is not None:
@@ -124,7 +125,7 @@ class Words(Magics):
         view: Mapping[str, Any] | None = None,
         seconds: float | None = None,
     ) -> None:
-        """Show the study, make `steps` steps if given (or as many as fit into `seconds`), and save what came of it."""
+        """Show the study, make `steps` steps if given (or as many as fit into `seconds`), and save the result."""
         again: Callable[[], None] | None = None
         runnable = getattr(args, "runnable", False)
         if not args.quiet:
@@ -149,7 +150,7 @@ class Words(Magics):
     def display_document(
         self, document: Document, show: list[str], args: Namespace, view: Mapping[str, Any] | None = None
     ) -> None:
-        """Show a document that has no live study, and save it where the line says so."""
+        """Show a document that has no live study, and save it if the line says so."""
         if not args.quiet:
             state = {**self.look(document, args), **(view or {})}
             self.call(lambda: show_document(document, show, height=args.height, view=state))
@@ -157,7 +158,8 @@ class Words(Magics):
             self.call(lambda: document.save(user_path(args.save)))
 
     def look(self, thing: Study | Document, args: Namespace) -> dict[str, Any]:
-        """The view state that --overlay, --engine, --depth and --around ask for. A study makes its document for it."""
+        """Return the view state that --overlay, --engine, --depth and --around ask for. A study makes its document for
+        it."""
         given = {name: getattr(args, name, None) for name in ("overlay", "engine", "depth", "around")}
         if not any(value is not None for value in given.values()):
             return {}
@@ -166,7 +168,8 @@ class Words(Magics):
 
     # errors
     def call(self, work: Callable[[], Any]) -> Any:
-        """Run `work`; an error of gdlab becomes one red line, one of a feed shows the person's own frames."""
+        """Run `work`; turn an error of gdlab into one red line, and show the user's own frames for an error of a feed.
+        """
         try:
             return work()
         except (Exception, KeyboardInterrupt) as error:
@@ -179,7 +182,8 @@ class Words(Magics):
             raise
 
     def _own_frames(self, error: BaseException) -> list[str]:
-        """The traceback from where gdlab called the person's code; of an interrupt, or without such code, one line."""
+        """Return the traceback from the place where gdlab called the user's code; for an interrupt, or without such
+        code, one line."""
         own = trace = error.__traceback__
         while trace is not None:
             inside = trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "gdlab"
@@ -203,7 +207,7 @@ class Words(Magics):
             raise self._shown_as(error, render_error(error, self._file)) from None
 
     def _shown_as(self, error: BaseException, lines: list[str]) -> BaseException:
-        """Let IPython show these lines in the place of a traceback; `%tb` shows the frames from the cell's on."""
+        """Let IPython show these lines instead of a traceback; `%tb` shows the frames from the cell's on."""
         shown: list[bool] = []
 
         def render() -> list[str]:
@@ -222,21 +226,21 @@ class Words(Magics):
 
 
 def without_frames(magic: MethodType) -> Callable[..., Any]:
-    """Wrap a magic: whatever it raises shows no frame of gdlab's."""
+    """Wrap a magic so that its errors show no frames of gdlab."""
 
     @wraps(magic.__func__)
-    def run(words: Words, *given: Any) -> Any:
+    def run(words: MagicFamily, *given: Any) -> Any:
         return words.call(lambda: magic(*given))
 
     return run
 
 
 class CellSyntaxError(Exception):
-    """A `%%graph` cell that is no Python; shown as its line and a caret."""
+    """A syntax error in a `%%graph` cell, shown as its line and a caret."""
 
 
 def outcome(study: Study) -> str:
-    """Say in one line how far a run came."""
+    """Say in one line how far a run got."""
     runner, session = study.runner, study.session
     loss = "" if runner.last_loss is None else f", loss {sig(runner.last_loss)}"
     more = f" ({runner.reason})" if runner.reason else ""

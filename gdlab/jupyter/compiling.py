@@ -9,7 +9,7 @@ from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from gdlab.compiled import CompiledGraph
-from gdlab.jupyter.common import Words
+from gdlab.jupyter.common import MagicFamily
 from gdlab.jupyter.options import as_option, identifier, look_options, output_options, parse_argstring
 from gdlab.study.study import Study
 from gdlab.view.document.compiled import compiled_document
@@ -17,8 +17,8 @@ from gdlab.view.text.twin import twin
 
 
 @magics_class
-class CompiledMagics(Words):
-    """Compiled graphs."""
+class CompiledMagics(MagicFamily):
+    """The magic of compiled graphs."""
 
     @magic_arguments()
     @argument("name", help="a variable that holds a CompiledGraph, or a study, which is compiled for this")
@@ -29,8 +29,8 @@ class CompiledMagics(Words):
     @no_var_expand
     @line_magic
     def graph_compiled(self, line: str) -> None:
-        """Tell slots, handles, feeds, extent, arena and counters of a compiled graph, and show its plan. One that is
-        made of a study is closed afterwards, unless --as binds it."""
+        """Show slots, handles, feeds, extent, arena and counters of a compiled graph, and its plan. One that is made of
+        a study is closed afterwards, unless --as binds it."""
         args = parse_argstring(self.graph_compiled, line, self.names)
         thing = self.names.get(identifier(args.name))
         boundary = _boundary(args.boundary)

@@ -97,13 +97,13 @@ def _option_candidates(magic: str, before: str, variables: Mapping[str, Any], op
 
 
 def _node_names(words: list[str], variables: Mapping[str, Any]) -> list[str]:
-    """The named nodes of the study on the line."""
+    """Return the named nodes of the study on the line."""
     study = next((v for w in words if isinstance(v := variables.get(w), Study)), None)
     return list(dict.fromkeys(n.name for n in study.graph if n.name)) if study is not None else []
 
 
 def _inside(magic: str, words: list[str], last: str, variables: Mapping[str, Any]) -> list[str]:
-    """Complete what may be watched, or broken at: an event first, then what it is of."""
+    """Complete the argument of a watch or breakpoint: an event first, then its node, kernel or tensor."""
     study = next((v for w in words if isinstance(v := variables.get(w), Study)), None)
     if magic == "graph_break" and len(words) - bool(last) == 2:
         return list(EVENTS)
@@ -132,7 +132,7 @@ def fragment(cursor_line: int, before: str) -> str:
 
 
 def make_matcher(shell: Any, options: Options) -> Any:
-    """The matcher that `%load_ext gdlab` appends to the shell's completer."""
+    """Return the matcher that `%load_ext gdlab` appends to the shell's completer."""
 
     @context_matcher(identifier="gdlab")
     def gdlab_matcher(context: CompletionContext) -> SimpleMatcherResult:

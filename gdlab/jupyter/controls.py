@@ -18,7 +18,8 @@ _MOST_STEPS = 1000  # of the slider
 
 
 class Controls(ipywidgets.VBox):
-    """Step, Run, Pause or Resume, Stop; `slider` is how many steps Run makes, `label` says how the session is doing.
+    """The widgets of a session: Step, Run, Pause or Resume, Stop; `slider` is the number of steps that Run makes,
+    `label` the state in words.
 
     Traits to observe and to link: `state`, `step`, `loss` (NaN before the first step), and `slider.value`. They follow
     the session whoever drives it: these buttons, a magic, the study's own view or a script.
@@ -62,16 +63,16 @@ class Controls(ipywidgets.VBox):
     # -- what the reporter asks ----------------------------------------------------------------------------------------
     @property
     def idle(self) -> bool:
-        """Whether nothing can change without a command."""
+        """Whether nothing changes until the next command."""
         return self.runner.state != "running"
 
     @property
     def closed(self) -> bool:
-        """Whether the session is gone, and that was said."""
+        """Whether the session is closed, and the widgets show it."""
         return self.state == "closed"
 
     def report(self, now: float = 0.0) -> None:
-        """Let the traits, the label and the buttons say how the session is doing."""
+        """Update the traits, the label and the buttons from the session's state."""
         runner = self.runner
         state = "closed" if runner.session.closed else runner.state
         loss = runner.last_loss
@@ -93,5 +94,5 @@ _ENABLED = {
 
 
 def controls(session: Session) -> Controls:
-    """The widgets of one session."""
+    """Return the widgets of one session."""
     return Controls(session)

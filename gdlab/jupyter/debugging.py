@@ -12,7 +12,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from gdlab.base.words import natural
 from gdlab.jupyter.answering import show_answer
-from gdlab.jupyter.common import Words
+from gdlab.jupyter.common import MagicFamily
 from gdlab.jupyter.options import count, name_option, parse_argstring
 from gdlab.jupyter.widget import wake
 from gdlab.study.microscope import Against
@@ -21,8 +21,8 @@ from gdlab.view.answer.making import watch_answer
 
 
 @magics_class
-class DebugMagics(Words):
-    """Watches, breakpoints and the microscope, as words."""
+class DebugMagics(MagicFamily):
+    """The magics of watches, breakpoints and the microscope."""
 
     @magic_arguments()
     @name_option
@@ -32,7 +32,8 @@ class DebugMagics(Words):
     @no_var_expand
     @line_magic
     def graph_watch(self, line: str) -> None:
-        """Watch tensors while the session runs: value, range, what is not finite, and their course."""
+        """Watch tensors while the session runs: value, range, the count of non-finite elements, and the course over
+        steps."""
         args = parse_argstring(self.graph_watch, line, self.names)
         study = self.named(args.name)
         if not self._listed(study, args, args.tensor):
@@ -71,7 +72,7 @@ class DebugMagics(Words):
         print(self.call(lambda: study.look(args.tensor, row=row, col=col, slice=picked, against=args.against)))
 
     def _listed(self, study: Study, args: Namespace, words: Sequence[str]) -> bool:
-        """Whether the line only asks for the list, or clears."""
+        """Return whether the line only asks for the list, or clears."""
         if args.clear is not None:
             self.call(lambda: study.clear(args.clear))
         elif not args.list and words:
@@ -86,7 +87,8 @@ class DebugMagics(Words):
 
 
 def _joined(words: Sequence[str]) -> str:
-    """The words of a line as one text; those that were in quotes are again, unless all of it was."""
+    """Return the words of a line as one text; words that were in quotes get them back, unless the whole line was in
+    quotes."""
     return words[0] if len(words) == 1 else " ".join(f'"{w}"' if " " in w else w for w in words)
 
 

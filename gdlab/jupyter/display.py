@@ -55,8 +55,8 @@ def show_study(
 
 
 def _stand_in(key: str, svg: str) -> bool:
-    """In marimo, which shows the widget of a bundle and nothing else: the picture beside it. The loader hides it when
-    the view draws; in an export, where no widget ever does, it stays. Whether this is marimo."""
+    """Display the picture itself in marimo, which shows only the widget of a bundle. The loader hides it when the view
+    draws; in an export, where no widget ever does, it stays. Whether this is marimo."""
     marimo: Any = sys.modules.get("marimo")
     if marimo is None or not marimo.running_in_notebook():
         return False
@@ -68,7 +68,7 @@ def study_bundle(
     study: Study, show: Sequence[str], *, static: bool = False, height: int | None = None, view: View | None = None,
     runnable: bool = False,
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
-    """The whole bundle of a study: the static part, and unless `static` the live widget."""
+    """Return the whole bundle of a study: the static part, and unless `static` the live widget."""
     document = study.doc
     data, metadata = bundle(_with_data(study) if runnable else document, show, height, view)
     if show[0] in ("graph", "opt", "session") and not document.data["overlays"]:
@@ -86,7 +86,7 @@ def study_bundle(
 
 
 def _with_data(study: Study) -> Document:
-    """The document with what a page needs to run it, where an output has room for that."""
+    """Return the document with the data that a page needs to run it, if an output has room for them."""
     from gdlab.view.document.runnable import runnable_doc  # most outputs have none
 
     document = runnable_doc(study)
@@ -97,7 +97,7 @@ def _with_data(study: Study) -> Document:
 
 
 def widget_of(thing: Study | Graph) -> Any:
-    """The live view as one AnyWidget, for hosts that show those (marimo, VS Code, Colab) and have no magics."""
+    """Return the live view as one AnyWidget, for hosts that show those (marimo, VS Code, Colab) and have no magics."""
     study = Study(thing) if isinstance(thing, Graph) else thing
     if not isinstance(study, Study):
         raise ArgumentError("widget", "thing", type(thing).__name__, "a Study or a Graph")
@@ -125,7 +125,7 @@ def show_document(
 
 
 def show_refused(error: BaseException) -> None:
-    """Display the graph so far with the op that was refused in red, where the error is of such an op."""
+    """Display the graph so far with the refused op in red, if the error is of such an op."""
     if isinstance(error, GdlabError) and refused_operands(error):
         display({"image/svg+xml": refused_picture(error), "text/plain": refused_text(error)}, raw=True)
 
@@ -133,7 +133,8 @@ def show_refused(error: BaseException) -> None:
 def bundle(
     document: Document, show: Sequence[str], height: int | None = None, view: View | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The static part of the bundle: document (gzip, at most 1 MB), SVG and text; and the metadata for our renderer."""
+    """Return the static part of the bundle: document (gzip, at most 1 MB), SVG and text; and the metadata for our
+    renderer."""
     document = laid_out(document, (view or {}).get("engine") or "auto")
     state = {**(document.data.get("view") or {}), **(view or {}), "show": list(show), "height": height}
     document = document.with_view(state)
@@ -155,7 +156,8 @@ def bundle(
 
 
 def pack(document: Document) -> str:
-    """The canonical JSON, gzipped without a time stamp, as base64 text: notebooks write JSON one number a line."""
+    """Return the canonical JSON, gzipped without a time stamp, as base64 text: notebooks write JSON one number a line.
+    """
     return base64.b64encode(gzip.compress(document.json(), 5, mtime=0)).decode("ascii")
 
 

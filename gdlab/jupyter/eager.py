@@ -16,7 +16,7 @@ from gdlab.base.types import Array, TensorType, f32
 from gdlab.base.words import natural
 from gdlab.eager import EagerSession, TensorRef
 from gdlab.jupyter.cell import CellResult, run_cell
-from gdlab.jupyter.common import Words
+from gdlab.jupyter.common import MagicFamily
 from gdlab.jupyter.options import count, device_name, identifier, look_options, output_options, parse_argstring
 from gdlab.view.document.tape_document import tape_doc
 
@@ -24,8 +24,8 @@ _WIDEST = 60  # columns of a cell line behind which values are written
 
 
 @magics_class
-class EagerMagics(Words):
-    """Run line by line."""
+class EagerMagics(MagicFamily):
+    """The magic that runs a cell line by line."""
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
@@ -87,7 +87,7 @@ class EagerMagics(Words):
 
 
 class _Trained:
-    """The program of a cell on a tape, with its backward pass where that is asked for."""
+    """The program of a cell on a tape, with its backward pass if it is asked for."""
 
     def __init__(self, session: EagerSession, grad: bool) -> None:
         self.session, self.grad = session, grad
@@ -103,7 +103,8 @@ class _Trained:
 
 
 class _feeding:
-    """Arrays for the inputs of a cell: of a dict, or normal(0, 1) in the order of the inputs (indices: zeros)."""
+    """A source of arrays for the inputs of a cell: from a dict, or normal(0, 1) in the order of the inputs (indices:
+    zeros)."""
 
     def __init__(self, feed: Any) -> None:
         self.arrays: Mapping[str, Any] = {}
@@ -127,7 +128,7 @@ class _feeding:
 
 
 def lines_text(session: EagerSession, file: str, text: str) -> str:
-    """Return the cell's text with, beside each line, the value of the last node that was written there."""
+    """Return the cell's text with, beside each line, the value of the last node that the line made."""
     last: dict[int, int] = {}
     for node in session.tape.nodes:
         place = next((p for p in session.tape.source(node.id) if p.file == file), None)
@@ -150,7 +151,7 @@ def _value(session: EagerSession, id: int) -> str:
 
 
 def grads_text(session: EagerSession) -> str:
-    """Return one line for each leaf that a gradient reached."""
+    """Return a line for each leaf that has a gradient."""
     tape = session.tape
     found = [(tape.node(id), TensorRef(tape, id).grad) for id in sorted(tape.grads)]
     return "\n".join(f"∂{n.name or f'%{n.id}'}  # {n.type} {array_words(np.asarray(g))}" for n, g in found)

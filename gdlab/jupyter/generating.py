@@ -1,4 +1,4 @@
-"""Show under a cell how far a model is with its tokens: one line that is replaced, never a second one."""
+"""Show under a cell how many tokens a model has generated, in one line that is replaced."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from gdlab.generate import Tokens
 
 
 def progress_line(tokens: Tokens) -> Callable[[Tokens], None]:
-    """Return a function that shows tokens and tokens per second in a line of the cell that runs now; one that does
-    nothing outside of a notebook."""
+    """Return a function that shows tokens and tokens per second in a line of the cell that runs now; outside a notebook
+    it does nothing."""
     if "IPython" not in sys.modules:
         return _nothing
     from IPython.core.getipython import get_ipython
@@ -28,4 +28,4 @@ def progress_line(tokens: Tokens) -> Callable[[Tokens], None]:
 
 
 def _nothing(tokens: Tokens) -> None:
-    """Show nothing."""
+    """Ignore the tokens: there is no cell to show them under."""

@@ -1,4 +1,4 @@
-"""The magics: `%%graph`, `%graph*` and `%%eager`, thin words over `Study`. `%load_ext gdlab` registers them."""
+"""The magics: `%%graph`, `%graph*` and `%%eager`, thin wrappers of `Study`. `%load_ext gdlab` registers them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gdlab.eager import EagerSession
 from gdlab.graph import Graph
 from gdlab.jupyter import warming
 from gdlab.jupyter.clustering import ClusterMagics
-from gdlab.jupyter.common import Words
+from gdlab.jupyter.common import MagicFamily
 from gdlab.jupyter.compiling import CompiledMagics
 from gdlab.jupyter.complete import Options, make_matcher
 from gdlab.jupyter.debugging import DebugMagics
@@ -52,7 +52,7 @@ def _values(option: Action) -> tuple[str, ...] | None:
 
 
 def load(shell: Any) -> None:
-    """Register magics, completion and rich display; doing it again changes nothing."""
+    """Register magics, completion and rich display; a second call changes nothing."""
     unload(shell)
     for kind in _RICH:
         shell.display_formatter.mimebundle_formatter.for_type(kind, lambda thing, **_: rich(thing))
@@ -68,7 +68,7 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
-    """Remove what `load` registered."""
+    """Remove the magics, completion and display that `load` registered."""
     warming.end()
     if shell.Completer is not None:
         matchers = shell.Completer.custom_matchers
@@ -77,5 +77,5 @@ def unload(shell: Any) -> None:
         shell.display_formatter.mimebundle_formatter.type_printers.pop(kind, None)
     for line_or_cell in ("line", "cell"):
         table = shell.magics_manager.magics[line_or_cell]
-        for name in [n for n, f in table.items() if isinstance(getattr(f, "__self__", None), Words)]:
+        for name in [n for n, f in table.items() if isinstance(getattr(f, "__self__", None), MagicFamily)]:
             del table[name]

@@ -18,7 +18,8 @@ EventKind = Literal["nonfinite", "break", "pause", "error", "note"]
 # front end -> kernel -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First word of a page: what it already draws (`have`: a document id) so that nothing is sent twice."""
+    """The first message of a page: the id of the document that it already draws (`have`), so that nothing is sent
+    twice."""
 
     version: int
     host: str
@@ -28,7 +29,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One wish of a person. `req` is chosen by the page and unique per model; exactly one `Reply` answers it."""
+    """One command of a user. `req` is chosen by the page and unique per model; exactly one `Reply` answers it."""
 
     name: CommandName
     args: dict[str, Any]
@@ -37,7 +38,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """The page has drawn metrics frame `frame` of revision `rev`."""
+    """The acknowledgement that the page has drawn metrics frame `frame` of revision `rev`."""
 
     rev: int
     frame: int
@@ -53,7 +54,8 @@ class Visible:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """Asks for the front-end module, once per page; a reply for each of its parts carries it as a binary buffer."""
+    """The request for the front-end module, once per page; a reply for each of its parts carries that part as a binary
+    buffer."""
 
     req: int
 
@@ -102,8 +104,8 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class WatchRow:
-    """A watched tensor: its newest value in words, the range of what is finite, how much is not, and the means of its
-    last samples; a number that is not finite is a word."""
+    """A watched tensor: its newest value in words, the range of its finite elements, the number of others, and the
+    means of its last samples; a non-finite number is a word."""
 
     id: int
     name: str
@@ -118,7 +120,7 @@ class WatchRow:
 @dataclass(frozen=True, slots=True)
 class NormRow:
     """The norm of a parameter's gradient, sampled during runs: the newest value, its step, and a course of at most 60
-    values, which `first` is the step of the first of; a number that is not finite is a word."""
+    values, of which the first is from step `first`; a non-finite number is a word."""
 
     name: str
     about: str
@@ -139,7 +141,7 @@ class BreakRow:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts of finite elements in 32 equal parts of low … high."""
+    """The counts of finite elements in 32 equal parts of low … high."""
 
     low: float | str
     high: float | str
@@ -148,7 +150,8 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Thumbnail:
-    """At most 64 × 64 bytes in base64, row by row: 0 … 254 between low and high, 255 where something is not finite."""
+    """A picture of at most 64 × 64 bytes in base64, row by row: 0 … 254 between low and high, 255 where something is
+    not finite."""
 
     rows: int
     cols: int
@@ -159,7 +162,7 @@ class Thumbnail:
 
 @dataclass(frozen=True, slots=True)
 class TensorValue:
-    """A tensor as it was: what a document holds of it. `place` says when, `slice` which plane the thumbnail is of."""
+    """A tensor as it was, in the fields of a document. `place` says when, `slice` which plane the thumbnail is of."""
 
     name: str
     about: str
@@ -184,7 +187,7 @@ class TensorValue:
 
 @dataclass(frozen=True, slots=True)
 class TensorWindow:
-    """Exact values, as texts, from (row, col) of the slice on."""
+    """A window of exact values, as texts, from (row, col) of the slice on."""
 
     row: int
     col: int
@@ -193,7 +196,8 @@ class TensorWindow:
 
 @dataclass(frozen=True, slots=True)
 class TensorDifference:
-    """The distance of a tensor from the same by another executor, the place of the largest, and both in words."""
+    """The distance of a tensor from the one that another executor computed, the place of the largest, and both in
+    words."""
 
     to: str
     error: float | str
@@ -207,7 +211,8 @@ class TensorDifference:
 
 @dataclass(frozen=True, slots=True)
 class Looked(TensorValue):
-    """The answer to `value`: `why` there is no difference, `read` bytes from the device, and all of it as `text`."""
+    """The answer to the command `value`: `why` no difference is known, `read` bytes from the device, and everything as
+    `text`."""
 
     window: TensorWindow
     difference: TensorDifference | None
@@ -219,12 +224,12 @@ class Looked(TensorValue):
 @dataclass(frozen=True, slots=True)
 class Metrics:
     """Live figures. `loss` holds [step, loss] points since the last frame (merged to minimum, maximum and last when
-    many; what is not finite as "nan", "inf", "-inf"); `wanted` is the step count at which the present run ends;
-    `watch` is what is looked at for NaN. `dispatch` is the current one of a step that is made by dispatches (−1: none),
-    `place` says where that is. `under_way` is a sample of the dispatches that a run is going through (−1: none runs),
-    `timed` whether the run ends by the clock: then nobody knows `wanted`. `norms` of gradients are null in a frame that
-    has none that are new, `norms_left_out` counts parameters without. `engines` is the table of a run over engines, as
-    in the document, null without one. Every figure a panel shows is in here."""
+    many; non-finite ones as "nan", "inf", "-inf"); `wanted` is the step count at which the present run ends; `watch`
+    says which values are checked for NaN. `dispatch` is the current one of a step that is made by dispatches (−1:
+    none), `place` says where that is. `under_way` is a sample of the dispatches that a run is going through (−1: none
+    runs), `timed` whether the run ends by the clock: then nobody knows `wanted`. `norms` of gradients are null in a
+    frame that has none that are new, `norms_left_out` counts parameters without. `engines` is the table of a run over
+    engines, as in the document, null without one. Every figure a panel shows is in here."""
 
     frame: int
     state: State

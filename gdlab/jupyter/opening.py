@@ -30,7 +30,7 @@ def opening(
     depth: int | None = None,
     around: str | None = None,
 ) -> dict[str, Any]:
-    """The view state for these options, those that are given; `ArgumentError` for a value that means nothing here."""
+    """Return the view state for the given options; raise `ArgumentError` for a value that means nothing here."""
     found: dict[str, Any] = {}
     if overlay is not None:
         found["overlay"] = _one_of("overlay", overlay, OVERLAYS)
@@ -51,7 +51,7 @@ def _one_of(what: str, given: str, known: Sequence[str]) -> str:
 
 
 def _around(document: Document, text: str) -> tuple[int, int]:
-    """(node of the graph as written, radius) of `h`, `h#1`, `%5`, each with `:R` behind it."""
+    """Return (node of the graph as written, radius) of `h`, `h#1`, `%5`, each with `:R` behind it."""
     name, colon, given = text.rpartition(":")
     radius = natural(given) if colon else None
     if radius is None:
@@ -116,7 +116,8 @@ def show(thing: Any, *, show: str | Sequence[str] | None = None, **options: Any)
 
 
 def _show_module(module: Any, panes: Sequence[str], given: Mapping[str, Any]) -> None:
-    """Show a live module of PyTorch or a function of JAX with the inputs `like`: one, or several in a tuple."""
+    """Show a live module of PyTorch or a function of JAX with the inputs `like`: a single one, or several in a tuple.
+    """
     if "like" not in given or "diff" in given:
         wanted = "the module's inputs: show(net, like=x), or like=(x, y)"
         raise ArgumentError("show", "like", "nothing" if "like" not in given else "diff as well", wanted)

@@ -1,4 +1,4 @@
-"""The options of the magics: what each takes, how it is read, and its help."""
+"""The options of the magics: their values, how these are parsed, and their help."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _BRACES = re.compile(r"\{(\w+)\}")
 
 
 def parse_argstring(magic: Any, line: str, names: Mapping[str, Any] | None = None) -> Namespace:
-    """The arguments of a magic's line; any fault of the line is one red line. Option values lose their quotes, and
-    `{n}` in them is replaced by the notebook's variable `n`."""
+    """Return the arguments of a magic's line; raise `UsageError` (one red line) for any fault. Option values lose their
+    quotes, and `{n}` in them is replaced by the notebook's variable `n`."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""  # a backslash is a letter of a path
     try:
@@ -51,12 +51,12 @@ def identifier(name: str) -> str:
 
 
 def user_path(text: str) -> Path:
-    """Return the path that a person typed; `~` is their home, that of a person whom there is not stays as it is."""
+    """Return the path that a person typed; `~` is their home, `~` with an unknown name stays as it is."""
     return Path(os.path.expanduser(text))
 
 
 def checked_rules(option: str, given: list[str] | None) -> tuple[str, ...]:
-    """Rule ids and labels; `UsageError` names the nearest to one that there is not."""
+    """Return rule ids and labels; raise `UsageError`, with the nearest known name, for an unknown one."""
     for name in given or ():
         if name not in RULES:
             near = nearest(name, [text for r in RULES for text in (r.label, r.name)])
@@ -83,7 +83,7 @@ count = _number(int, 0, 10**9, "an int in 0 … 10⁹")
 
 
 def extents(text: str) -> dict[str, int]:
-    """Read the value of `--dims`."""
+    """Parse the value of `--dims`."""
     try:
         return parse_dims(text)
     except ArgumentError as error:
@@ -91,7 +91,7 @@ def extents(text: str) -> dict[str, int]:
 
 
 def device_name(text: str) -> str:
-    """Read the value of `--device`."""
+    """Parse the value of `--device`."""
     try:
         return checked_kind(text)
     except ArgumentError as error:
@@ -99,7 +99,7 @@ def device_name(text: str) -> str:
 
 
 def compared_device(text: str) -> str:
-    """Read the value of `--device` where devices are compared: one that is named, not the best of them."""
+    """Parse the value of `--device` where devices are compared: it must name one, so not `auto`."""
     if text == DEVICES[0]:
         raise ArgumentTypeError(f"given {text}, wanted {', '.join(DEVICES[1:])}, wgpu:NUMBER or wgpu:NAME")
     return device_name(text)

@@ -9,7 +9,7 @@ from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
-from gdlab.jupyter.common import Words
+from gdlab.jupyter.common import MagicFamily
 from gdlab.jupyter.options import parse_argstring
 from gdlab.record.graph_session import GraphSession
 from gdlab.record.list_report import Report
@@ -17,8 +17,8 @@ from gdlab.view.picture.list_picture import list_html, list_picture
 
 
 @magics_class
-class RecordMagics(Words):
-    """Recorded lists, as pictures and words."""
+class RecordMagics(MagicFamily):
+    """The magic of recorded lists, as pictures and words."""
 
     @magic_arguments()
     @argument("name", help="a variable that holds a GraphSession")
@@ -26,7 +26,7 @@ class RecordMagics(Words):
     @line_magic
     def graph_record(self, line: str) -> None:
         """Draw the list of a finished session before and after each pass: groups, ranges of memory, conflicts, moves;
-        beside the picture its text: fusions, copies, times, and why no node stands further in front."""
+        beside the picture its text: fusions, copies, times, and the reasons why no node stands further in front."""
         args = parse_argstring(self.graph_record, line, self.names)
         session = self.names.get(args.name)
         if not isinstance(session, GraphSession):

@@ -13,7 +13,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from gdlab.distributed.meeting import Wire
 from gdlab.jupyter.answering import show_answer
 from gdlab.jupyter.clustering import run_on
-from gdlab.jupyter.common import Words, here, outcome
+from gdlab.jupyter.common import MagicFamily, here, outcome
 from gdlab.jupyter.options import (
     count,
     for_option,
@@ -33,8 +33,8 @@ from gdlab.view.answer.making import profile_answer, step_answer
 
 
 @magics_class
-class RunMagics(Words):
-    """The session panel's buttons as words."""
+class RunMagics(MagicFamily):
+    """The magics that correspond to the buttons of the session panel."""
 
     @magic_arguments()
     @name_option
@@ -53,7 +53,7 @@ class RunMagics(Words):
     @no_var_expand
     @line_magic
     def graph_run(self, line: str) -> None:
-        """Run steps on the session panel; returns when done, paused or interrupted."""
+        """Run steps in the session panel; return when done, paused or interrupted."""
         args = parse_argstring(self.graph_run, line, self.names)
         study = self.named(args.name)
         if args.on is not None:
@@ -72,7 +72,8 @@ class RunMagics(Words):
         self.display(study, ["session"], args, steps, seconds=args.seconds)
 
     def _span(self, study: Study, args: Namespace) -> int:
-        """The steps that a line asks for; of one with `--for`, 1: that it makes steps. One red line for both."""
+        """Return the number of steps that a line asks for; with `--for` 1, which only says that it makes steps. One red
+        line for both."""
         if args.seconds is not None and args.steps is not None:
             runs = f"%graph_run {args.name} {args.steps}, or %graph_run {args.name} --for {args.seconds:g}"
             raise UsageError(f"--for: given {args.steps} steps as well, wanted one of them: {runs}")
@@ -128,7 +129,7 @@ class RunMagics(Words):
     @no_var_expand
     @line_magic
     def graph_reset(self, line: str) -> None:
-        """Parameters, moments and counters as they were before the first step: the Reset button."""
+        """Restore parameters, moments and counters as they were before the first step: the Reset button."""
         args = parse_argstring(self.graph_reset, line)
         study = self.named(args.name)
         self._act(study, study.replay if args.replay else study.reset)
@@ -152,7 +153,7 @@ class RunMagics(Words):
             print(f"wrote {self.call(lambda: profile.save(user_path(args.file), chrome=True))}")
 
     def _inside(self, study: Study, work: Callable[[], str | None]) -> None:
-        """Move inside a step, and tell how that went, what the current dispatch wrote and what is watched."""
+        """Move inside a step, and show the outcome, the result of the current dispatch and the watched tensors."""
         try:
             told = self.call(work)
         except BaseException:

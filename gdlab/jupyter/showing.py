@@ -21,7 +21,7 @@ from gdlab.distributed.scaling import Scaling, scaling, sizes_up_to
 from gdlab.graph import Graph
 from gdlab.jupyter.answering import show_answer, show_check
 from gdlab.jupyter.cell import CellResult, run_cell
-from gdlab.jupyter.common import Words
+from gdlab.jupyter.common import MagicFamily
 from gdlab.jupyter.options import (
     SHOW,
     as_option,
@@ -53,8 +53,8 @@ _FILES = (".json", ".json.gz")
 
 
 @magics_class
-class ShowMagics(Words):
-    """Make a graph, and look at it."""
+class ShowMagics(MagicFamily):
+    """The magics that make a graph and show it."""
 
     def __init__(self, shell: Any) -> None:
         super().__init__(shell)
@@ -156,7 +156,8 @@ class ShowMagics(Words):
         self.display(study, args.show or _first_views(args), args, args.run, _value_view(args))
 
     def _thing(self, name: str, dims: Mapping[str, int] | None = None) -> Any:
-        """A variable of the notebook, or the name of a file: of a document, or of a model, whose study is bound."""
+        """Return a variable of the notebook, or the name of a file: of a document, or of a model, whose study is bound.
+        """
         known = identifier(name) in self.names
         path = user_path(name)
         if dims is not None and (known or not is_model(path)):
@@ -169,7 +170,7 @@ class ShowMagics(Words):
         raise UsageError(self.no_such(name))
 
     def _check_file(self, name: str, path: Path) -> None:
-        """One red line unless `path` is a file of a kind that can be shown."""
+        """Raise `UsageError` (one red line) unless `path` is a file of a kind that can be shown."""
         kinds = f"a document or model ({', '.join((*_FILES, *MODELS))})"
         if path.is_dir() and is_model(path):
             return
@@ -181,7 +182,7 @@ class ShowMagics(Words):
             raise UsageError(f"graph {name}: given a file of another kind, wanted {kinds}")
 
     def _model(self, path: str, dims: Mapping[str, int] | None) -> Study:
-        """The study of a model's file, bound to the name of the file where that is free or a study's."""
+        """Return the study of a model's file, bound to the name of the file if that name is free or names a study."""
         study: Study = self.call(lambda: open_model(path, dims))
         if isinstance(self.names.get(study.name), (Study, type(None))):
             self.bind(study.name, study)
@@ -189,8 +190,8 @@ class ShowMagics(Words):
         return study
 
     def _module(self, args: Namespace, module: Any) -> Study:
-        """The study of a live module of PyTorch or a function of JAX, bound to `NAME_graph` where that is free or a
-        study's."""
+        """Return the study of a live module of PyTorch or a function of JAX, bound to `NAME_graph` if that name is free
+        or names a study."""
         words = [identifier(word.strip()) for word in (args.like or "").split(",") if word.strip()]
         if not words or args.dims is not None:
             wanted = f"its example inputs: %graph {args.name} --like x"
@@ -311,7 +312,7 @@ class ShowMagics(Words):
     @no_var_expand
     @line_magic
     def graph_check(self, line: str) -> None:
-        """Did the optimizer or the GPU break my model? Reference, optimized, cpu and wgpu side by side."""
+        """Check whether the optimizer or the GPU broke the model: reference, optimized, cpu and wgpu side by side."""
         args = parse_argstring(self.graph_check, line, self.names)
         study, feed = self.named(args.name), self.feed(args.feed)
         if args.gradient is not None:
@@ -343,14 +344,15 @@ class ShowMagics(Words):
     @no_var_expand
     @line_magic
     def graph_doctor(self, line: str) -> None:
-        """One table: versions, adapters, device chosen and why, extension, threads; each bad row says what to do."""
+        """Show what this machine has and lacks in a table: versions, adapters, device chosen and why, extension,
+        threads; each bad row says what to do."""
         parse_argstring(self.graph_doctor, line)
         rows = doctor_rows()
         show_answer(doctor_answer(rows, doctor_text(rows)))
 
 
 def _scaling(study: Study, args: Namespace, names: Mapping[str, Any]) -> Scaling:
-    """Predict how a run scales, and let the plan show the reduction; `--link` may name a cluster, which is measured."""
+    """Predict how a run scales, and show the reduction in the plan; `--link` may name a cluster, which is measured."""
     named = names.get(args.link)
     link = calibration_of(named) if isinstance(named, Cluster) else args.link
     found = scaling(study, sizes_up_to(args.engines), link, args.latency, args.accumulate)
@@ -363,10 +365,10 @@ def _first_views(args: Namespace) -> list[str]:
 
 
 def _recording(args: Namespace) -> dict[str, Any]:
-    """`--egraph`; without it the size of the graph decides."""
+    """Return the value of `--egraph`; without it the size of the graph decides."""
     return {"egraph": True} if args.egraph else {}
 
 
 def _value_view(args: Namespace) -> dict[str, Any]:
-    """`--values` writes on the nodes: the overlay of the numbers, unless another one is asked for."""
+    """Return the view of `--values`, which writes numbers on the nodes, unless another overlay is asked for."""
     return {"overlay": "value"} if args.values and args.overlay is None else {}

@@ -15,7 +15,7 @@ from gdlab.base.words import natural
 from gdlab.distributed.points import COMPILE_KEYS, RULE_KEYS
 from gdlab.distributed.scaling import Scaling
 from gdlab.distributed.sweep import Sweep, made_sweep, sweep_of
-from gdlab.jupyter.common import Words
+from gdlab.jupyter.common import MagicFamily
 from gdlab.jupyter.display import show_study
 from gdlab.jupyter.options import as_option, count, identifier, name_option, output_options, parse_argstring, user_path
 from gdlab.jupyter.widget import refresh, wake
@@ -28,7 +28,8 @@ _SWITCHES = {"on": True, "off": False}
 
 
 def rates(text: str) -> list[float]:
-    """Read `1e-3,3e-3`, or `1e-4:1e-1:20`: so many from the first to the last, equal factors apart."""
+    """Parse learning rates: `1e-3,3e-3`, or `1e-4:1e-1:20` (so many from the first to the last, equal factors apart).
+    """
     try:
         if ":" in text:
             low, high, many = text.split(":")
@@ -44,7 +45,7 @@ def rates(text: str) -> list[float]:
 
 
 def seeds(text: str) -> list[int]:
-    """Read `0,1,2`, or `0:4`: 0, 1, 2 and 3."""
+    """Parse seeds: `0,1,2`, or `0:4` (0, 1, 2 and 3)."""
     low, colon, high = text.partition(":")
     ends = [natural(low), natural(high)] if colon else [natural(each) for each in text.split(",")]
     found = [each for each in ends if each is not None]
@@ -54,7 +55,7 @@ def seeds(text: str) -> list[int]:
 
 
 def setting(text: str) -> tuple[str, list[Any]]:
-    """Read `allow=exact,rounding` or `alias=on,off`."""
+    """Parse a setting and its values: `allow=exact,rounding` or `alias=on,off`."""
     key, equals, values = text.partition("=")
     if not equals or not values:
         raise ArgumentTypeError(f"given {text}, wanted KEY=VALUE,VALUE with KEY one of {', '.join(_OF_RULES)}")
@@ -62,8 +63,8 @@ def setting(text: str) -> tuple[str, list[Any]]:
 
 
 @magics_class
-class SweepMagics(Words):
-    """Sweeps."""
+class SweepMagics(MagicFamily):
+    """The magic of sweeps."""
 
     @magic_arguments()
     @name_option
@@ -112,7 +113,8 @@ class SweepMagics(Words):
             self.call(lambda: study.save(user_path(args.save)))
 
     def _sweep(self, args: Namespace) -> Sweep:
-        """Return the sweep that a line asks for, not begun; without steps the newest one of the study."""
+        """Return the sweep that a line asks for, before its first point; without steps the newest sweep of the study.
+        """
         study = self.named(args.name)
         if not args.steps:
             found = sweep_of(study)

@@ -1,4 +1,5 @@
-"""Have at hand what the first picture needs, while a person types it: `%load_ext gdlab` begins, `%unload_ext` ends it.
+"""Import and build the parts that the first picture needs, while the user types its cell: `%load_ext gdlab` begins,
+`%unload_ext` ends it.
 
 Importing wgpu and listing the adapters takes half a second, egglog and the cpu device some more. A thread does it and
 ends by itself; a cell that is run before finds part of it done.
@@ -34,7 +35,7 @@ _ended = threading.Event()
 
 
 def begin() -> None:
-    """Start, unless everything is at hand."""
+    """Start the thread, unless everything is loaded already."""
     global _thread
     if _left and _thread is None:
         _ended.clear()
@@ -44,7 +45,7 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Wait for the part in hand, and leave the others."""
+    """Wait for the part that is being loaded, and skip the others."""
     global _thread
     if _thread is not None:
         _ended.set()

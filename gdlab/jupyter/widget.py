@@ -1,4 +1,5 @@
-"""The live end of a study in a page: one anywidget model per study, its panel, and the reporter thread that feeds it.
+"""The connection between a study and its live views in a page: one anywidget model per study, its panel, and the
+reporter thread that feeds it.
 
 Handlers run on the main thread or on a subshell's, two at a time: they validate, hand work to the owner and return.
 Frames go out from the reporter, never through the main event loop, so that they arrive while a cell runs.
@@ -60,7 +61,7 @@ _SLOW_SECONDS = 0.4  # between two readings of what a running session changes sl
 
 @functools.cache
 def static_text(name: str) -> str:
-    """A built file of the front end; the error says how to build it."""
+    """Return a built file of the front end; the error says how to build it."""
     path = files("gdlab") / "static" / name
     if not path.is_file():
         raise ArgumentError("widget", "front end", f"no {name}", "a built front end: pip install -e . (or make demo)")
@@ -68,7 +69,7 @@ def static_text(name: str) -> str:
 
 
 class GraphWidget(anywidget.AnyWidget):
-    """The model of one study in the page; everything but small scalars goes as messages."""
+    """The model of one study in the page; all but small scalars is sent as messages."""
 
     _esm = traitlets.Unicode().tag(sync=True)
     study = traitlets.Unicode().tag(sync=True)
@@ -81,7 +82,7 @@ class GraphWidget(anywidget.AnyWidget):
 
 
 class Panel:
-    """Answer the page about one study, and tell it what is new."""
+    """The counterpart of the page for one study: it answers commands and sends news."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
@@ -112,7 +113,7 @@ class Panel:
 
     # -- page -> kernel ------------------------------------------------------------------------------------------------
     def receive(self, content: Any) -> None:
-        """One message from the page; what is no message of ours is ignored."""
+        """Receive one message from the page; ignore any that is no message of ours."""
         if not isinstance(content, dict):
             return
         match content.get("type"):
@@ -149,7 +150,7 @@ class Panel:
         _reporter.wake()
 
     def _core(self, message: dict[str, Any]) -> None:
-        """Send the picture, which is seen at once, and behind it the parts of the front end."""
+        """Send the picture, which appears at once, then the parts of the front end."""
         texts = {"picture": self.picture, **{part: static_text(f"{part}.js") for part in PARTS}}
         for part, text in texts.items():
             self._reply(message.get("req"), {"version": PROTOCOL, "part": part}, buffers=[text.encode()])
@@ -186,22 +187,22 @@ class Panel:
             self.widget.send({"type": type(message).__name__.lower(), **asdict(message)}, buffers)
 
     def show(self, document: Any, picture: str = "") -> None:
-        """Make `document` the one this study's views draw; those that are on the page already get it too. `picture`:
-        the SVG of the output, for a page that has no front end yet."""
+        """Make `document` the one that this study's views draw; send it to views that are on the page already.
+        `picture`: the SVG of the output, for a page that has no front end yet."""
         self.picture = picture
         older, self.document = self.document, document
         if older is not None and any(older.data[key] != document.data[key] for key in ("id", "view")):
             self.send_doc()
 
     def refresh(self) -> None:
-        """Build the document anew where the study has moved on (a session was opened), and tell the page."""
+        """Build the document anew if the study has changed (a session was opened), and tell the page."""
         if self.document is not None and self.document.data.get("rev") != self.study.rev:
             self.document = self.study.doc.with_view(self.document.data["view"])
             self.send_doc()
         _reporter.wake()
 
     def send_doc(self) -> None:
-        """The whole document."""
+        """Send the whole document."""
         self._send(Doc(self.study.rev, packed(self.document.with_view(self.document.data["view"]).data)))
 
     def _report_sweep(self, now: float) -> None:
@@ -217,7 +218,7 @@ class Panel:
             self._send(Sweep(section(sweep)))
 
     def report(self, now: float) -> None:
-        """Send what is new, within the limits of back-pressure; called by the reporter every 50 ms."""
+        """Send new figures and events, unless the page lags behind; called by the reporter every 50 ms."""
         if not self.closed:
             if self.want_full:
                 self.sweep_told = ("", -1)
@@ -302,7 +303,7 @@ class Panel:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing can change without a command."""
+        """Whether nothing changes until the next command."""
         opened, sweep = self.study.execution.opened, sweep_of(self.study)
         if sweep is not None and sweep.state in ("running", "paused"):
             return self.closed
@@ -315,7 +316,7 @@ class Panel:
         self.widget.kept = kept
 
     def close(self, replaced: str = "") -> None:
-        """Tell the page the last state, and which study took the place if one did, and close the model; idempotent."""
+        """Send the last state, and the key of a study that replaces this one, and close the model; idempotent."""
         if not self.closed:
             with self.lock:
                 self.want_full, self.shown = True, True
@@ -342,13 +343,13 @@ def _rows(lookout: Lookout) -> tuple[list[WatchRow], list[BreakRow]]:
 
 
 def _clock(runner: Runner) -> str:
-    """Say what is left of a run by the clock."""
+    """Say how much time is left of a run by the clock."""
     left = runner.stepper.seconds_left
     return f"{math.ceil(left)} s left" if left > 0 and runner.state == "running" else ""
 
 
 def norm_rows(study: Study, runner: Runner) -> list[NormRow]:
-    """The norms of gradients that were sampled so far."""
+    """Return the norms of gradients that were sampled so far."""
     return [
         NormRow(
             name, about, number(rows[-1][1]), rows[-1][0], rows[0][0], [number(v) for _, v in thinned(rows, _COURSE)]
@@ -357,8 +358,8 @@ def norm_rows(study: Study, runner: Runner) -> list[NormRow]:
 
 
 def merge_points(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """At most `_MAX_POINTS` points, in order of steps: of each bucket the minimum, the maximum, the first that is not
-    finite, and the last."""
+    """Return at most `_MAX_POINTS` points, in order of steps: of each bucket the minimum, the maximum, the first that
+    is not finite, and the last."""
     if len(points) <= _MAX_POINTS:
         return points
     size = -(-len(points) // (_MAX_POINTS // 3))
@@ -373,15 +374,15 @@ def merge_points(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def _keep_subshell(widget: GraphWidget) -> None:
-    """ipykernel 7.4 sends a page's message to the shell that last published on the comm, which is the busy one:
-    keep the page's own choice, so that Pause works while a cell runs. A private name, so it is looked for first."""
+    """Keep the page's own choice of a subshell, so that Pause works while a cell runs: ipykernel 7.4 sends a message to
+    the shell that last published on the comm, which is the busy one. A private name, so it is looked for first."""
     comm = widget.comm
     if comm is not None and hasattr(comm, "_reply_subshell_for"):
         comm._reply_subshell_for = lambda data, default: default
 
 
-class Reported(Protocol):
-    """A panel as the reporter asks it again and again for news to send."""
+class ReportedPanel(Protocol):
+    """A panel that the reporter polls for news to send."""
 
     want_full: bool
 
@@ -399,11 +400,11 @@ class Reporter:
     """One thread that sends new figures of every open panel at most 20 times a second; it sleeps while all are idle."""
 
     def __init__(self) -> None:
-        self.panels: weakref.WeakSet[Reported] = weakref.WeakSet()
+        self.panels: weakref.WeakSet[ReportedPanel] = weakref.WeakSet()
         self.bell = threading.Event()
         self.thread: threading.Thread | None = None
 
-    def add(self, panel: Reported) -> None:
+    def add(self, panel: ReportedPanel) -> None:
         """Report `panel` from now on."""
         self.panels.add(panel)
         if self.thread is None or not self.thread.is_alive():
@@ -411,7 +412,7 @@ class Reporter:
             self.thread.start()
 
     def wake(self) -> None:
-        """Something may have changed."""
+        """Wake the thread: something may have changed."""
         self.bell.set()
 
     def _loop(self) -> None:
@@ -438,7 +439,7 @@ _panels: weakref.WeakKeyDictionary[Study, Panel] = weakref.WeakKeyDictionary()
 
 
 def panel_of(study: Study) -> Panel:
-    """The panel of a study, made at first use; all outputs of the study share it."""
+    """Return the panel of a study, made at first use; all outputs of the study share it."""
     panel = _panels.get(study)
     if panel is None or panel.closed:
         panel = _panels[study] = Panel(study)
@@ -446,25 +447,25 @@ def panel_of(study: Study) -> Panel:
 
 
 def close_panel(study: Study, replaced: str = "") -> None:
-    """Close the study's model in the page, where there is one; `replaced`: the key of the study that came after it."""
+    """Close the study's model in the page, where there is one; `replaced`: the key of the study that replaces it."""
     panel = _panels.pop(study, None)
     if panel is not None:
         panel.close(replaced)
 
 
-def report_to(panel: Reported) -> None:
-    """Let the reporter ask `panel` from now on, and at once."""
+def report_to(panel: ReportedPanel) -> None:
+    """Let the reporter poll `panel` from now on, and at once."""
     _reporter.add(panel)
     _reporter.wake()
 
 
 def refresh(study: Study) -> None:
-    """Tell the page what a cell has added to the study's document."""
+    """Send the page a cell's additions to the study's document."""
     panel = _panels.get(study)
     if panel is not None:
         panel.refresh()
 
 
 def wake() -> None:
-    """Let the reporter look at once."""
+    """Let the reporter poll all panels at once."""
     _reporter.wake()

@@ -1,4 +1,4 @@
-"""Convolution and pooling as files of models ask for them: one or two spatial axes, any border, any dilation.
+"""Convolution and pooling with the options of model files: one or two spatial axes, any border, any dilation.
 
 A border is a pair per axis, (before, behind). What a graph's own op takes goes to it; an uneven border becomes a `pad`.
 """
@@ -24,8 +24,8 @@ Border = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class SpatialWindow:
-    """A kernel's extents along the spatial axes, its steps, the distance of its elements, and the border around the
-    image; `ceil`: a last window may reach over the border's end."""
+    """A kernel's extents along the spatial axes, its strides, its dilations, and the border around the image; `ceil`: a
+    last window may reach over the border's end."""
 
     size: Shape
     stride: Shape
@@ -34,11 +34,11 @@ class SpatialWindow:
     ceil: bool = False
 
     def reach(self, axis: int) -> int:
-        """Elements from the first to the last of a window."""
+        """Return the number of elements from the first to the last of a window."""
         return self.dilation[axis] * (self.size[axis] - 1) + 1
 
     def count(self, axis: int, extent: int) -> int:
-        """Windows along an axis; one that would begin behind the image is none."""
+        """Count the windows along an axis; one that would begin behind the image does not count."""
         lo, hi = self.border[axis]
         room, step = extent + lo + hi - self.reach(axis), self.stride[axis]
         found = (-(-room // step) if self.ceil else room // step) + 1
@@ -47,7 +47,7 @@ class SpatialWindow:
         return found
 
     def over(self, extents: Shape) -> SpatialWindow:
-        """The same with the border that its last windows need, and floor."""
+        """Return the window with the border that its last places need, and without `ceil`."""
         hi = []
         for axis, n in enumerate(extents):
             lo, given = self.border[axis]
@@ -67,7 +67,7 @@ class SpatialWindow:
 
 
 def same_border(extents: Shape, size: Shape, stride: Shape, dilation: Shape, upper: bool) -> Border:
-    """The border with which there are ⌈extent / stride⌉ windows; the odd element lies behind (`upper`) or before."""
+    """Return the border that gives ⌈extent / stride⌉ windows; an odd element lies behind (`upper`) or before."""
     border = []
     for n, k, s, d in zip(extents, size, stride, dilation, strict=True):
         total = max(0, (-(-n // s) - 1) * s + d * (k - 1) + 1 - n)
@@ -76,12 +76,12 @@ def same_border(extents: Shape, size: Shape, stride: Shape, dilation: Shape, upp
 
 
 def as_image(x: Value) -> Value:
-    """[n, c, w] as [n, c, 1, w]; an image as it is."""
+    """Return [n, c, w] as [n, c, 1, w]; an image as it is."""
     return x if x.type.rank == 4 else x.reshape((*x.shape[:2], 1, x.shape[2]))
 
 
 def as_image_window(window: SpatialWindow) -> SpatialWindow:
-    """A window along w as one along h and w."""
+    """Return a window along w as one along h and w."""
     if len(window.size) == 2:
         return window
     return SpatialWindow(
@@ -90,12 +90,12 @@ def as_image_window(window: SpatialWindow) -> SpatialWindow:
 
 
 def _like(image: Value, x: Value) -> Value:
-    """An image back in the rank of x."""
+    """Return an image back in the rank of x."""
     return image if x.type.rank == 4 else image.reshape((*image.shape[:2], image.shape[3]))
 
 
 def bordered(x: Value, border: Border, fill: float) -> Value:
-    """An image with its border."""
+    """Return an image with its border."""
     if not any(map(any, border)):
         return x
     lo, hi = zip(*border, strict=True)
@@ -104,7 +104,8 @@ def bordered(x: Value, border: Border, fill: float) -> Value:
 
 # convolution ----------------------------------------------------------------------------------------------------------
 def convolved(x: Value, k: Value, bias: Value | None, window: SpatialWindow, groups: int) -> Value:
-    """f32[n, ci, …], f32[co, ci/groups, …], f32[co] -> f32[n, co, …] with one or two spatial axes."""
+    """Append a convolution: f32[n, ci, …], f32[co, ci/groups, …], f32[co] -> f32[n, co, …] with one or two spatial
+    axes."""
     image, kernel, window = as_image(x), as_image(k), as_image_window(window)
     padding = window.padding
     if not window.even:
@@ -117,8 +118,8 @@ def convolved(x: Value, k: Value, bias: Value | None, window: SpatialWindow, gro
 
 
 def transposed(x: Value, k: Value, bias: Value | None, window: SpatialWindow, groups: int, more: Shape) -> Value:
-    """Apply the gradient of a convolution: f32[n, ci, …], f32[ci, co/groups, …], f32[co] -> f32[n, co, …]. `more`:
-    elements behind each axis that no window reaches."""
+    """Append a transposed convolution, the gradient of a convolution: f32[n, ci, …], f32[ci, co/groups, …], f32[co] ->
+    f32[n, co, …]. `more`: elements behind each axis that no window reaches."""
     image, kernel, wide = as_image(x), as_image(k), as_image_window(window)
     more = (0,) * (2 - len(more)) + more
     full = [(n - 1) * wide.stride[axis] + wide.reach(axis) for axis, n in enumerate(image.shape[2:])]
@@ -138,7 +139,7 @@ def transposed(x: Value, k: Value, bias: Value | None, window: SpatialWindow, gr
 
 # pooling --------------------------------------------------------------------------------------------------------------
 def highest(x: Value, window: SpatialWindow) -> Value:
-    """The maximum of every window: f32[n, c, …] -> f32[n, c, …]."""
+    """Return the maximum of every window: f32[n, c, …] -> f32[n, c, …]."""
     image, window = as_image(x), as_image_window(window)
     window = window.over(image.shape[2:]) if window.ceil else window
     if max(window.dilation) > 1:
@@ -150,7 +151,7 @@ def highest(x: Value, window: SpatialWindow) -> Value:
 
 
 def averaged(x: Value, window: SpatialWindow, with_border: bool) -> Value:
-    """The mean of every window, of the border too or without it: f32[n, c, …] -> f32[n, c, …]."""
+    """Return the mean of every window, of the border too or without it: f32[n, c, …] -> f32[n, c, …]."""
     image, window = as_image(x), as_image_window(window)
     within = window.over(image.shape[2:]) if window.ceil else window
     plain = max(window.dilation) == 1
@@ -167,8 +168,8 @@ def averaged(x: Value, window: SpatialWindow, with_border: bool) -> Value:
 
 
 def _counts(extents: Shape, window: SpatialWindow, within: SpatialWindow, with_border: bool) -> Array:
-    """Return the number of elements of each window that count: those of the image, or of its own border too, not those
-    that `ceil` reaches over."""
+    """Return the number of elements of each window that count: those of the image, with `with_border` also of its
+    border, but none that `ceil` adds."""
     windows = math.prod(within.count(axis, n) for axis, n in enumerate(extents))
     if windows > MOST_WINDOWS:
         raise Malformed("windows", f"{windows:,}", f"at most {MOST_WINDOWS:,} whose elements are counted")
@@ -186,7 +187,7 @@ def _counts(extents: Shape, window: SpatialWindow, within: SpatialWindow, with_b
 
 
 def _folded(make: Callable[[Value, Value], Value], padded: Value, window: SpatialWindow) -> Value:
-    """All elements of every window, one axis after the other."""
+    """Return all elements of every window, one axis after the other."""
     if max(window.size) > MOST_SPREAD:
         raise Unsupported(f"a dilated window of more than {MOST_SPREAD} elements along an axis")
     for axis, (size, stride, apart) in enumerate(zip(window.size, window.stride, window.dilation, strict=True), 2):
@@ -197,7 +198,7 @@ def _folded(make: Callable[[Value, Value], Value], padded: Value, window: Spatia
 
 
 def _spaced(x: Value, axis: int, start: int, count: int, step: int) -> Value:
-    """`count` elements along an axis, `step` apart."""
+    """Return `count` elements along an axis, `step` apart."""
     starts, stops, steps = [0] * 4, list(x.shape), [1] * 4
     starts[axis], stops[axis], steps[axis] = start, start + (count - 1) * step + 1, step
     return ops.slice(x, tuple(starts), tuple(stops), tuple(steps))

@@ -46,7 +46,7 @@ DTYPES: dict[str, DType] = {"f32": f32, "f16": DType.f16, "q8": DType.q8_0, "q4"
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class PretrainedModel(Mapping[str, Array]):
     """A graph, the configuration that it was built from, and the values of its parameters by name, read one by one when
-    they are asked for: as a mapping f32 in the graph's shapes, by `weights` in the formats that the graph has."""
+    they are asked for: as a mapping f32 in the graph's shapes, by `weights` in the graph's formats."""
 
     graph: Graph
     config: Any
@@ -65,18 +65,18 @@ class PretrainedModel(Mapping[str, Array]):
 
     @property
     def length(self) -> int:
-        """Return the positions of the graph."""
+        """Return the number of positions of the graph."""
         return self.request.length
 
     @property
     def batch(self) -> int:
-        """Return the rows of the graph's batch."""
+        """Return the number of rows of the graph's batch."""
         return self.request.batch
 
     @property
     def positions(self) -> int | None:
-        """Return the most positions: those that the rates of rotary positions hold for, else those that config.json
-        names, None where it names none."""
+        """Return the largest number of positions: as far as the rates of rotary positions hold, else as config.json
+        states, else None."""
         scaling = getattr(self.config, "rope_scaling", None)
         if scaling is not None and scaling.most is not None:
             return int(scaling.most)
@@ -88,7 +88,7 @@ class PretrainedModel(Mapping[str, Array]):
 
     @property
     def end_tokens(self) -> tuple[int, ...]:
-        """Return the tokens that end a text, as generation_config.json says, or else config.json."""
+        """Return the tokens that end a text, from generation_config.json, or else from config.json."""
         generation = _object(self.folder, GENERATION) if (self.folder / GENERATION).is_file() else {}
         end = generation.get("eos_token_id", _object(self.folder, CONFIG).get("eos_token_id"))
         return tuple(id for id in (end if isinstance(end, list) else [end]) if isinstance(id, int) and id >= 0)
@@ -126,7 +126,7 @@ class PretrainedModel(Mapping[str, Array]):
         return node.type
 
     def packed(self, name: str) -> Packed:
-        """Return a parameter in the bytes of its storage format, its matrix as [out, in] where products read it so."""
+        """Return a parameter in the bytes of its storage format, its matrix as [out, in] if products read it so."""
         type = self.graph_type(name)
         values = self.sources[name].read(self.tensors, name in self.turned)
         return Packed(type.dtype, type.shape, encode(values, type.dtype).tobytes()[: type.data_bytes])
@@ -140,7 +140,7 @@ class PretrainedModel(Mapping[str, Array]):
                 session.set_parameter(name, self[name])
 
     def at(self, mode: str | None = None, length: int | None = None, batch: int | None = None) -> PretrainedModel:
-        """Return the model with another graph of the same weights; what is left out stays as it is."""
+        """Return the model with another graph over the same weights; options that are not given stay as they are."""
         request = GraphRequest(mode or self.mode, length or self.length, batch or self.batch)
         family = FAMILIES[self.family]
         graph, turned = _graph(family, self.config, request, self.dtype)
@@ -211,7 +211,8 @@ def from_pretrained(
 
 # the folder -----------------------------------------------------------------------------------------------------------
 def _home(folder: str | os.PathLike[str]) -> Path:
-    """Return the folder, whose files lie inside it or, in the cache of huggingface_hub, among that model's blobs."""
+    """Return the folder; raise if a link leads out of it (in the cache of huggingface_hub, out of that model's files).
+    """
     home = Path(folder)
     if not home.is_dir():
         raise LoadError(WHERE, repr(str(folder)), "no folder", "a local folder with config.json and safetensors")
@@ -229,7 +230,7 @@ def _home(folder: str | os.PathLike[str]) -> Path:
 
 
 def _fields(home: Path, family: str | None) -> dict[str, Any]:
-    """Return config.json, with the family that is said besides."""
+    """Return config.json, with the family if that is given apart."""
     said = {} if family is None else {"model_type" if family in FAMILIES else "architecture": family}
     if said and not (home / CONFIG).exists():
         return said
@@ -238,7 +239,7 @@ def _fields(home: Path, family: str | None) -> dict[str, Any]:
 
 
 def _object(home: Path, file: str) -> dict[str, Any]:
-    """Return what a JSON file of the folder says."""
+    """Return the object in a JSON file of the folder."""
     try:
         fields = json.loads(read_regular(home / file, MOST_CONFIG))
     except (OSError, ValueError, RecursionError) as error:
@@ -273,7 +274,7 @@ def _tensors(home: Path) -> SafeTensorsModel:
 
 
 def _check_layers(config: Any, tensors: SafeTensorsModel) -> None:
-    """Refuse more layers than there are tensors before a graph is made of them."""
+    """Raise for more layers than tensors, before a graph is made of them."""
     layers = getattr(config, "num_hidden_layers", 0)
     if layers > len(tensors):
         given, wanted = f"{layers:,}", f"at most {len(tensors):,}, as there are tensors"
@@ -282,7 +283,7 @@ def _check_layers(config: Any, tensors: SafeTensorsModel) -> None:
 
 # the graph ------------------------------------------------------------------------------------------------------------
 def _graph(family: Family[Any], config: Any, request: GraphRequest, dtype: Dtype) -> tuple[Graph, frozenset[str]]:
-    """Build the graph with matrices in the format; name those that lie as [out, in]."""
+    """Return the graph with matrices in this format, and the names of those that lie as [out, in]."""
     if request.mode not in family.modes:
         raise ArgumentError(WHERE, "mode", repr(request.mode), f"one of {', '.join(family.modes)}")
     if request.mode == "training" and dtype != "f32":
@@ -301,7 +302,7 @@ def _graph(family: Family[Any], config: Any, request: GraphRequest, dtype: Dtype
 
 
 def _stored_type(type: TensorType, turned: bool, dtype: DType) -> TensorType:
-    """Return the type of a matrix in a format, [out, in] where it is multiplied by from the right."""
+    """Return the type of a matrix in a format, [out, in] if it is a right factor."""
     shape = type.shape[::-1] if turned else type.shape
     block = 1 if dtype.format is None else dtype.format.block
     return TensorType(shape, DType.f16 if shape[-1] % block else dtype)
@@ -309,7 +310,7 @@ def _stored_type(type: TensorType, turned: bool, dtype: DType) -> TensorType:
 
 # tensors --------------------------------------------------------------------------------------------------------------
 def _in_file(source: Source, family: Family[Any], tensors: Mapping[str, Any]) -> Source:
-    """Return the source under the name that the file has: one without the family's prefix, or an older one."""
+    """Return the source under the file's name for it, which may lack the family's prefix or be an older one."""
     names = [source.name, source.name.removeprefix(family.prefix)]
     older = [name.removesuffix(new) + old for name in names for new, old in family.renamed if name.endswith(new)]
     missing = names[any(family.prefix and name.startswith(family.prefix) for name in tensors) ^ 1]
@@ -317,7 +318,7 @@ def _in_file(source: Source, family: Family[Any], tensors: Mapping[str, Any]) ->
 
 
 def _check_shapes(graph: Graph, sources: Mapping[str, Source], tensors: SafeTensorsModel) -> None:
-    """Refuse a tensor that is missing, and one of another shape, before any is read."""
+    """Raise for tensors that are missing or of another shape, before any is read."""
     caches = set(written_in_place(graph).values())
     for node in graph.parameters:
         if node.id in caches:
@@ -329,14 +330,14 @@ def _check_shapes(graph: Graph, sources: Mapping[str, Source], tensors: SafeTens
                 raise LoadError(WHERE, f"tensor {name!r}", "none in the file", wanted)
         given = tensors.tensor_info(source.name).shape
         if source.shape_of(given) != node.type.shape:
-            wanted = f"what gives {list(node.type.shape)} of {node.name}, as config.json says"
+            wanted = f"a shape that gives {list(node.type.shape)} of {node.name}, as config.json says"
             raise LoadError(WHERE, f"tensor {source.name!r}", list(given), wanted)
 
 
 def _check_copies(
     family: Family[Any], sources: Mapping[str, Source], tensors: SafeTensorsModel, allowed: tuple[str, ...]
 ) -> None:
-    """Refuse a tensor that should repeat another one, which the graph reads in its place, and does not."""
+    """Raise if a tensor differs from the one that it should repeat, which the graph reads in its place."""
     used = {name for source in sources.values() for name in source.names}
     for name, original in family.copies.items():
         names = (original, original.removeprefix(family.prefix))
@@ -352,7 +353,7 @@ def _check_copies(
 def _check_unused(
     graph: Graph, sources: Mapping[str, Source], tensors: SafeTensorsModel, harmless: tuple[str, ...]
 ) -> None:
-    """Refuse tensors that no parameter reads and that are not known to change nothing."""
+    """Raise for tensors that no parameter reads, unless they are known to be harmless."""
     table = sources[EMBEDDING].name if EMBEDDING in sources else EMBEDDING
     used = {name for source in sources.values() for name in source.names}
     lost = [

@@ -30,7 +30,7 @@ WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Shape and dtype (as the file calls it, such as `BF16`) of a tensor, and where its bytes lie."""
+    """The shape and dtype (as the file calls it, such as `BF16`) of a tensor, and where its bytes lie."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -61,17 +61,18 @@ class SafeTensorsModel(Mapping[str, Array]):
         return f"<SafeTensorsModel: {plural(len(self), 'tensor')}>"
 
     def tensor_names(self) -> list[str]:
-        """The names, in the order of the files."""
+        """Return the names, in the order of the files."""
         return list(self._tensors)
 
     def tensor_info(self, name: str) -> TensorInfo:
-        """Shape and dtype of tensor `name`."""
+        """Return shape and dtype of tensor `name`."""
         if name not in self._tensors:
             raise unknown_name("tensor_info", "tensor", str(name), self._tensors)
         return self._tensors[name]
 
     def tensor_f32(self, name: str) -> Array:
-        """Tensor `name` as float32 of its shape; F32, F16 and BF16 are read exactly, `DTypeError` for others."""
+        """Return tensor `name` as float32 of its shape; F32, F16 and BF16 are read exactly; raise `DTypeError` for
+        others."""
         info = self.tensor_info(name)
         if info.dtype not in DTYPES:
             raise DTypeError("tensor_f32", f"tensor {name!r}", info.dtype, f"one of {', '.join(DTYPES)}")
@@ -82,7 +83,7 @@ class SafeTensorsModel(Mapping[str, Array]):
         return widened.reshape(info.shape)
 
     def tensor_f32_transposed(self, name: str) -> Array:
-        """Matrix `name` with its axes swapped, contiguous: layers of PyTorch keep [out, in], ours [in, out]."""
+        """Return matrix `name` with its axes swapped, contiguous: layers of PyTorch keep [out, in], ours [in, out]."""
         info = self.tensor_info(name)
         if len(info.shape) != 2:
             raise ShapeError("tensor_f32_transposed", f"tensor {name!r}", list(info.shape), "a matrix")
@@ -90,8 +91,8 @@ class SafeTensorsModel(Mapping[str, Array]):
 
 
 def load_safetensors(path: str | os.PathLike[str]) -> SafeTensorsModel:
-    """The tensors of a `.safetensors` file, of the shards that an `.index.json` names, or of a folder with one of both;
-    `LoadError` for anything damaged: headers are checked, and every offset against the file."""
+    """Return the tensors of a `.safetensors` file, of the shards that an `.index.json` names, or of a folder with
+    either; raise `LoadError` for anything damaged: headers are checked, and every offset against the file."""
     try:
         home = Path(path)
         if home.is_dir():
@@ -104,8 +105,8 @@ def load_safetensors(path: str | os.PathLike[str]) -> SafeTensorsModel:
 
 
 def _tensors(path: Path) -> dict[str, TensorInfo]:
-    """The tensors of one file. The library checks the header (its length, that tensors lie one behind the other and end
-    with the file, that shapes fit bytes); then it is read here, for bfloat16, which NumPy does not have."""
+    """Return the tensors of one file. The library checks the header (its length, that tensors lie one behind the other
+    and end with the file, that shapes fit bytes); then it is read here, for bfloat16, which NumPy does not have."""
     from safetensors import SafetensorError, safe_open
 
     with open_regular(path) as file:
@@ -129,7 +130,7 @@ def _info(path: Path, body: int, entry: Mapping[str, Any]) -> TensorInfo:
 
 
 def _sharded(path: Path) -> dict[str, TensorInfo]:
-    """The tensors that an index names, each from its shard beside the index."""
+    """Return the tensors that an index names, each from its shard beside the index."""
     index = json.loads(read_regular(path, MOST_HEADER))
     places = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(places, dict) or not places:

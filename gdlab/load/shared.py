@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from gdlab import ops
-from gdlab.base.errors import GdlabError, LoadError
+from gdlab.base.errors import GdlabError, LoadError, UnknownNameError
 from gdlab.base.types import Shape
 from gdlab.base.words import clipped, whole
 from gdlab.graph import Graph, Value
@@ -20,7 +20,7 @@ LISTED = 40  # entries of a list in an error
 
 
 class Unsupported(Exception):
-    """A request of a node that gdlab cannot meet; an importer collects these."""
+    """A request of a node that gdlab cannot meet; importers collect these."""
 
 
 class Malformed(Exception):
@@ -28,13 +28,15 @@ class Malformed(Exception):
 
 
 @contextmanager
-def load_errors(where: str, about: str, wanted: str) -> Iterator[None]:
-    """Raise every error of the body as a `LoadError` about a node or a file, of which `wanted` says what is taken;
-    `Unsupported` and a `LoadError` pass as they are."""
+def load_errors(where: str, about: str, wanted: str, passing: type[Exception] = UnknownNameError) -> Iterator[None]:
+    """Raise every error of the body as a `LoadError` about a file, or about a node (then `passing` is `Unsupported`);
+    `wanted` names the supported content. A `LoadError` and `passing` are raised as they are."""
     try:
         yield
-    except (Unsupported, LoadError):
+    except (LoadError, passing):
         raise
+    except Unsupported as error:
+        raise LoadError(where, about, str(error), wanted) from None
     except Malformed as error:
         what, given, valid = error.args
         raise LoadError(where, f"{about}: {what}", given, valid) from None
@@ -45,14 +47,14 @@ def load_errors(where: str, about: str, wanted: str) -> Iterator[None]:
 
 
 def check_growth(graph: Graph, nodes: int, at: object) -> None:
-    """Refuse a graph of many more nodes than its file has."""
+    """Raise for a graph of many more nodes than its file has."""
     most = 4 * nodes + (1 << 14)
     if len(graph) > most:
         raise Malformed("nodes", f"more than {most:,} of the graph at {at}", f"fewer, from {nodes:,} in the file")
 
 
 def refused(where: str, what: str, nodes: Sequence[tuple[str, str]], wanted: str) -> LoadError:
-    """The error for all nodes, each (op, text), that are not taken: first how often each op stands there."""
+    """Return the error for all unsupported nodes, each (op, text); it first counts the nodes of each op."""
     counts, details = Counter(op for op, _ in nodes), [text for _, text in nodes]
     given = enumerated(details, 1900)
     if max(counts.values()) > 1:
@@ -62,7 +64,7 @@ def refused(where: str, what: str, nodes: Sequence[tuple[str, str]], wanted: str
 
 
 def enumerated(texts: Sequence[str], characters: int, separator: str = "; ") -> str:
-    """As many of the texts as there is room for."""
+    """Join as many of the texts as fit into so many characters, and count the rest."""
     shown: list[str] = []
     for text in texts[:LISTED]:
         shown.append(clipped(text, 100))
@@ -74,8 +76,8 @@ def enumerated(texts: Sequence[str], characters: int, separator: str = "; ") -> 
 
 
 def open_extents(where: str, listed: Sequence[str], names: Mapping[str, int]) -> LoadError:
-    """The error for extents that have names and no numbers, each told in `listed`; `names`: a number for each that the
-    option to add shows."""
+    """Return the error for extents that have names and no numbers, each described in `listed`; `names`: an example
+    number for each, for the option to add."""
     shown = list(names.items())[:4]
     example = ", ".join(f"{name!r:.60}: {n}" for name, n in shown)
     option, rest = ",".join(f"{name:.60}={n}" for name, n in shown), ", …" if len(names) > 4 else ""
@@ -84,7 +86,7 @@ def open_extents(where: str, listed: Sequence[str], names: Mapping[str, int]) ->
 
 
 def common(*shapes: Shape) -> Shape:
-    """The shape that these broadcast to."""
+    """Return the shape that these shapes broadcast to."""
     try:
         return tuple(np.broadcast_shapes(*shapes))
     except ValueError:
@@ -93,7 +95,7 @@ def common(*shapes: Shape) -> Shape:
 
 
 def product(a: Value, b: Value) -> Value:
-    """NumPy's `matmul` of operands of rank ≥ 2: leading axes are broadcast."""
+    """Return NumPy's `matmul` of operands of rank ≥ 2: leading axes are broadcast."""
     lead = common(a.shape[:-2], b.shape[:-2])
     (m, k), (rows, n) = a.shape[-2:], b.shape[-2:]
     if k != rows:

@@ -1,4 +1,4 @@
-"""Keep parameters of a graph in storage formats: matrices as [out, in], as they lie in files, which products decode."""
+"""Keep parameters of a graph in storage formats: matrices as [out, in], as in files, decoded by the products."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from gdlab.graph import Graph, Node
 
 
 class Settable(Protocol):
-    """Take the values of parameters by name, as a `Session` does."""
+    """A target of parameter values by name, such as a `Session`."""
 
     def set_parameter(self, name: str, data: Array) -> None: ...
     def set_parameter_packed(self, name: str, data: bytes) -> None: ...
 
 
 def factors(graph: Graph) -> set[int]:
-    """Return the nodes that something is multiplied by from the right."""
+    """Return the nodes that are right factors of products."""
     return {node.inputs[1] for node in graph if node.op == "matmul"}
 
 
 def with_formats(plain: Graph, kept: Mapping[str, TensorType], turned: set[int]) -> Graph:
-    """Return a copy whose parameters have these types; products read the transposed ones by `matmul_bt`."""
+    """Return a copy whose parameters have these types; products read the matrices `turned` by `matmul_bt`."""
     made, copied = Graph(), list[int]()
 
     def copy(node: Node) -> int:
@@ -47,7 +47,7 @@ DECODED: dict[str, int] = {"matmul": 1, "matmul_bt": 1, "embedding": 1}  # op ->
 
 
 def decoded_matrices(graph: Graph) -> list[Node]:
-    """Return the matrices of the graph's parameters that are read by ops that decode formats, and by no others."""
+    """Return the matrices of the graph's parameters that are read only by ops that decode formats."""
     others = {i for node in graph for at, i in enumerate(node.inputs) if DECODED.get(node.op) != at}
     read = {i for node in graph for i in node.inputs} - others
     return [node for node in graph.parameters if node.id in read and node.type.rank == 2]

@@ -18,9 +18,9 @@ Task = Literal["features", "masked_lm", "sequence", "tokens", "answers"]
 
 @dataclass(frozen=True, slots=True)
 class TextNames:
-    """Names of the parameters of `text_encoder`; `block` has the place of the number. `word`, `positions` and `types`
-    are tables. `pooler` and `dense` are empty where a family has none; `lm` names dense, norm, table and bias of the
-    head that predicts masked tokens."""
+    """The names of the parameters of `text_encoder`; `block` has the place of the number. `word`, `positions` and
+    `types` are tables. `pooler` and `dense` are empty where a family has none; `lm` names dense, norm, table and bias
+    of the head that predicts masked tokens."""
 
     word: str
     positions: str
@@ -51,7 +51,7 @@ BERT = TextNames(
 
 @dataclass(frozen=True, slots=True)
 class TextConfig:
-    """Extents of `text_encoder`; the defaults are those of BERT base. `token_types` 0: no table of them.
+    """The extents of `text_encoder`; the defaults are those of BERT base. `token_types` 0: no table of them.
 
     `pad` -1: the first position is 0. Else tokens that are not `pad` have the positions `pad` + 1, `pad` + 2 …, and
     `pad` itself, wherever it stands, the position `pad` (RoBERTa). `pooled`: a dense layer and tanh of the first token.
@@ -80,7 +80,7 @@ class TextConfig:
 
     @property
     def block(self) -> BlockConfig:
-        """The part that each block takes."""
+        """The configuration of each block."""
         return BlockConfig(self.width, self.num_heads, self.hidden, self.names.parts, self.eps, "post", self.activation)
 
     @property
@@ -90,17 +90,17 @@ class TextConfig:
 
     @property
     def longest(self) -> int:
-        """The most tokens of a sequence."""
+        """The largest number of tokens in a sequence."""
         return self.max_positions - self.pad - 1
 
 
 def text_encoder(
     config: TextConfig | None = None, length: int = 128, batch: int = 1, mode: Mode = "inference"
 ) -> Graph:
-    """Post-norm encoder: `token_ids` u32[batch · length], sequences one behind the other, and with several token types
-    `token_type_ids` u32[batch · length] -> `last_hidden_state` f32[batch, length, width] and, `pooled`, `pooler_output`
-    f32[batch, width]. Before them, by task, `logits`: masked_lm f32[batch, length, vocab_size], sequence f32[batch,
-    classes], tokens and answers f32[batch, length, classes].
+    """Return the graph of a post-norm encoder: `token_ids` u32[batch · length], sequences one behind the other, and
+    with several token types `token_type_ids` u32[batch · length] -> `last_hidden_state` f32[batch, length, width] and,
+    `pooled`, `pooler_output` f32[batch, width]. Before them, by task, `logits`: masked_lm f32[batch, length,
+    vocab_size], sequence f32[batch, classes], tokens and answers f32[batch, length, classes].
 
     inference: every token of a sequence is attended to; there is no mask, so `length` is that of the text
     masked:    `attention_mask` f32[batch, length] besides: 1 for tokens, 0 for padding
@@ -143,7 +143,7 @@ def _check(c: TextConfig, length: int, batch: int, mode: Mode) -> None:
 
 
 class _TextModel:
-    """The parts of an encoder at work on `batch` sequences."""
+    """The parts of an encoder of `batch` sequences, as methods that append their ops."""
 
     def __init__(self, config: TextConfig, length: int, batch: int, mode: Mode) -> None:
         self.config, self.length, self.batch = config, length, batch
@@ -156,7 +156,7 @@ class _TextModel:
                       "answers": self._tokens}  # fmt: skip
 
     def blocks(self) -> Value:
-        """Embed and mix: f32[batch · length, width]."""
+        """Append the embeddings and the blocks: f32[batch · length, width]."""
         c = self.config
         x = self._embedded()
         for i in range(c.depth):
@@ -164,7 +164,7 @@ class _TextModel:
         return x
 
     def pooled(self, x: Value) -> Value:
-        """A dense layer and tanh of the first token: f32[batch, width]."""
+        """Return a dense layer and tanh of the first token: f32[batch, width]."""
         return ops.tanh(nn.Linear(self.config.names.pooler, self.config.width, self.config.width)(self._first(x)))
 
     def _first(self, x: Value) -> Value:
@@ -192,7 +192,7 @@ class _TextModel:
         return (x.reshape((self.batch, self.length, c.width)) + rows).reshape((-1, c.width))
 
     def _counted(self) -> Value:
-        """Positions that count the tokens which are no padding, from `pad` + 1: u32[batch · length]."""
+        """Return the positions, which count the tokens that are no padding from `pad` + 1 on: u32[batch · length]."""
         ids = ops.to_f32(self.tokens).reshape((self.batch, self.length))
         there = ops.clamp(ops.abs(ids - float(self.config.pad)), 0.0, 1.0)
         return ops.to_u32((ops.cumsum(there) * there + float(self.config.pad)).reshape((-1,)))
@@ -220,6 +220,7 @@ class _TextModel:
 
 
 def _loss(logits: Value) -> Value:
-    """The cross entropy by row of labels that has a class: `cross_entropy_loss` divides by the number of all rows."""
+    """Return the cross entropy per row of labels that has a class (`cross_entropy_loss` divides by the number of all
+    rows)."""
     labels = ops.input("labels", logits.shape)
     return ops.cross_entropy_loss(logits, labels) * float(logits.shape[0]) / labels.sum().reshape((1,))

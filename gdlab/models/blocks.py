@@ -15,26 +15,27 @@ Mode = Literal["training", "inference"]
 
 
 def check_mode(model: str, mode: str) -> None:
-    """Refuse any other word."""
+    """Raise unless the mode is one of the model's."""
     if mode not in ("training", "inference"):
         raise GraphError(model, "mode", repr(mode), "'training' or 'inference'")
 
 
 def check_extents(model: str, **extents: int) -> None:
-    """Refuse what is no int ≥ 1."""
+    """Raise unless every extent is an int ≥ 1."""
     for name, n in extents.items():
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
             raise GraphError(model, name, repr(n), "an int ≥ 1")
 
 
 def check_multiple(model: str, name: str, n: int, of: int) -> None:
-    """Refuse what `of` does not divide."""
+    """Raise unless `of` divides `n`."""
     if n % of:
         raise GraphError(model, name, n, f"a multiple of {of}")
 
 
 def attend(q: Value, k: Value, v: Value, batch: int, heads: int) -> Value:
-    """Full attention among the rows of each of `batch` sequences that lie one behind the other, all f32[n, d]."""
+    """Append full attention among the rows of each of `batch` sequences that lie one behind the other, all f32[n, d].
+    """
     width = q.shape[1] // heads
 
     def one(parts: Sequence[Value]) -> Value:
@@ -47,7 +48,8 @@ def attend(q: Value, k: Value, v: Value, batch: int, heads: int) -> Value:
 
 
 def classified(x: Value, batch: int, classes: int, mode: Mode) -> tuple[Value, str]:
-    """The output of a classifier and its name: logits f32[batch, classes], or their cross entropy against `labels`."""
+    """Return the output of a classifier and its name: logits f32[batch, classes], or their cross entropy against
+    `labels`."""
     if mode == "inference":
         return x.named("logits"), "logits"
     return ops.cross_entropy_loss(x, ops.input("labels", (batch, classes))), "loss"

@@ -20,7 +20,7 @@ REQUIRED = object()
 @dataclass(frozen=True, slots=True)
 class Field:
     """A field of `config.json`: the field of our configuration that it gives ("": it is only checked), the reader of
-    its value (`ValueError` says what is wanted), and the value that transformers takes where it is left out."""
+    its value (`ValueError` states the valid values), and the value that transformers takes where it is left out."""
 
     ours: str
     read: Callable[[Any], Any]
@@ -57,7 +57,7 @@ def optional(read: Callable[[Any], Any], without: Any = None) -> Callable[[Any],
 
 
 def one_of(**words: Any) -> Callable[[Any], Any]:
-    """Return the reader of a word: each with the value that it stands for."""
+    """Return the reader of one of these words, which gives the word's value."""
 
     def read(given: Any) -> Any:
         if not isinstance(given, str) or given not in words:
@@ -68,7 +68,7 @@ def one_of(**words: Any) -> Callable[[Any], Any]:
 
 
 def only(*wanted: Any) -> Callable[[Any], Any]:
-    """Return the reader of a field that says what the graph does anyway."""
+    """Return the reader of a field whose value must be one of these, which the graph implements anyway."""
 
     def read(given: Any) -> Any:
         if not any(given == value and isinstance(given, bool) == isinstance(value, bool) for value in wanted):
@@ -84,12 +84,12 @@ def _json(value: Any) -> str:
 
 
 def anything(given: Any) -> Any:
-    """Read a field that another one explains."""
+    """Read a field with any value, because another field decides."""
     return given
 
 
 def read_fields(config: Mapping[str, Any], table: Fields, ignored: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the values that the fields of `config.json` give, by the names of our configuration.
+    """Return the values of the fields of `config.json`, by the names of our configuration.
 
     `LoadError` names a field that is missing, of another kind, or not understood. Fields that say nothing of the
     arithmetic, and unknown ones that are off (false, null, empty), are passed over; so are those in `ignored`.

@@ -21,7 +21,7 @@ MASKED = -1e4  # added to the scores of masked keys: exp of it is 0 in float32
 
 
 def quick_gelu(x: Value) -> Value:
-    """x · sigmoid(1.702 · x), elementwise: f32[...] -> f32[...]."""
+    """Append x · sigmoid(1.702 · x), elementwise: f32[...] -> f32[...]."""
     return x * ops.sigmoid(x * 1.702)
 
 
@@ -34,7 +34,7 @@ FUNCTIONS: dict[str, Function] = {  # by the names of transformers
 
 @dataclass(frozen=True, slots=True)
 class BlockNames:
-    """Names of a block's parameters, relative to the block. `query`, `key` and `value` are projections of their own
+    """The names of a block's parameters, relative to the block. `query`, `key` and `value` are projections of their own
     unless `packed` names the one that has all three side by side; `scales` those of layer scale."""
 
     norms: tuple[str, str]
@@ -49,7 +49,7 @@ class BlockNames:
 
 @dataclass(frozen=True, slots=True)
 class BlockConfig:
-    """Extents and kind of a block: norms before each half (`pre`) or behind its sum (`post`), projections without a
+    """The extents and kind of a block: norms before each half (`pre`) or behind its sum (`post`), projections without a
     bias, a factor per channel for each half (`layer_scale`)."""
 
     width: int
@@ -64,14 +64,15 @@ class BlockConfig:
 
 
 def function(model: str, name: str) -> Function:
-    """Return the activation of a name that transformers has, or refuse the name."""
+    """Return the activation that transformers gives this name, or raise for an unknown one."""
     if name not in FUNCTIONS:
         raise GraphError(model, "activation", repr(name), f"one of {', '.join(FUNCTIONS)}")
     return FUNCTIONS[name]
 
 
 def encoder_block(x: Value, name: str, config: BlockConfig, batch: int = 1, mask: Value | None = None) -> Value:
-    """Attention and feed-forward part of block `name`, each added to what came in: f32[batch · n, width] -> the same.
+    """Append attention and feed-forward part of block `name`, each added to its input: f32[batch · n, width] -> the
+    same.
 
     `mask` f32[batch, n]: 1 for keys that are attended to, 0 for others.
     """
@@ -103,7 +104,7 @@ def _linear(name: str, part: Projection, c: BlockConfig) -> nn.Linear:
 
 
 def _projected(h: Value, name: str, c: BlockConfig) -> tuple[Value, ...]:
-    """Queries, keys and values."""
+    """Return queries, keys and values."""
     if not c.names.packed:
         return tuple(_linear(name, part, c)(h) for part in ("q", "k", "v"))
     packed = nn.Linear(f"{name}.{c.names.packed}", c.width, 3 * c.width, "q" not in c.without_bias)
@@ -117,7 +118,7 @@ def _attention(h: Value, name: str, c: BlockConfig, batch: int, mask: Value | No
 
 
 def _masked(q: Value, k: Value, v: Value, mask: Value, heads: int) -> Value:
-    """Attention among the rows of each sequence to those of its keys that the mask has."""
+    """Append attention of the rows of each sequence to those of its keys that the mask allows."""
     batch, rows = mask.shape
     head = q.shape[1] // heads
     bias = (mask * -MASKED + MASKED).split([1] * batch, 0)
@@ -131,7 +132,7 @@ def _masked(q: Value, k: Value, v: Value, mask: Value, heads: int) -> Value:
 
 
 def _scaled(x: Value, name: str, c: BlockConfig, half: int) -> Value:
-    """The half times its factors, where the block has any."""
+    """Return a half of the block times its factors, if the block has any."""
     if not c.layer_scale:
         return x
     return ops.bias_mul(x, ops.parameter(f"{name}.{c.names.scales[half]}", (c.width,), init="ones"))

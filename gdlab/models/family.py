@@ -22,7 +22,7 @@ C = TypeVar("C")
 # where values lie -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The place of a parameter's values: a tensor of the file, a part of it, and what is done to it, in this order.
+    """The source of a parameter's values: a tensor of the file, a part of it, and the changes to it, in this order.
 
     `rows` and `columns`: first and end along axes 0 and 1 of the tensor. `batch_norm`: the eps of a batch norm whose
     weight or bias the tensor is; its running statistics are folded in. `transposed`: the graph has the matrix with its
@@ -39,7 +39,7 @@ class Source:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the tensors that are read."""
+        """Return the names of the tensors that are read."""
         if self.batch_norm is None:
             return (self.name,)
         layer = self.name.rpartition(".")[0]
@@ -47,7 +47,7 @@ class Source:
         return tuple(dict.fromkeys((self.name, *more)))
 
     def shape_of(self, given: Shape) -> Shape:
-        """Return the shape of the parameter where the tensor has this one; () where they do not go together."""
+        """Return the shape of the parameter for a tensor of this shape; () if that is no valid one."""
         shape = list(given)
         for axis, part in enumerate((self.rows, self.columns)):
             if part is not None and (axis >= len(given) or not 0 <= part[0] < part[1] <= given[axis]):
@@ -62,7 +62,7 @@ class Source:
         return self.shape if math.prod(self.shape) == math.prod(shape) else ()
 
     def read(self, tensors: Mapping[str, Array], turned: bool = False) -> Array:
-        """Return the values of the parameter, f32 in its shape; `turned`: of a matrix with its axes swapped."""
+        """Return the values of the parameter, f32 in its shape; `turned`: with the axes of the matrix swapped."""
         data = np.asarray(tensors[self.name])
         if self.batch_norm is not None:
             data = self._folded(data, tensors, self.batch_norm)
@@ -88,7 +88,7 @@ Sources = Mapping[str, Source]
 # the record of a family -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class GraphRequest:
-    """The graph that is asked for: its mode, its positions, and the rows of a batch."""
+    """A request for a graph: its mode, its positions, and the rows of a batch."""
 
     mode: str
     length: int

@@ -1,4 +1,4 @@
-"""A causal language model of transformer blocks: to train, to read a prompt, to write token by token."""
+"""A causal language model of transformer blocks: for training, for reading a prompt, for writing token by token."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ Mode = Literal["training", "prefill", "decode"]
 
 
 def transformer_lm(config: TransformerLmConfig | None = None, length: int = 64, mode: Mode = "training") -> Graph:
-    """Norms, positions, causal attention and feed-forward parts as the configuration says; by default RMS norms before
-    them, rotary positions and SwiGLU. Parameters `model.embed_tokens.weight`, `model.layers.{i}.*` (of `LmBlock`),
-    `model.norm.*`, not tied `lm_head.weight`, of learned positions `model.embed_positions.weight`.
+    """Return the graph of a language model with norms, positions, causal attention and feed-forward parts as
+    configured; by default RMS norms before them, rotary positions and SwiGLU. Parameters `model.embed_tokens.weight`,
+    `model.layers.{i}.*` (of `LmBlock`), `model.norm.*`, not tied `lm_head.weight`, of learned positions
+    `model.embed_positions.weight`.
 
     training: `token_ids` u32[length], `labels` f32[length, vocab] -> `loss`
     prefill:  `token_ids` u32[length] -> `logits` f32[length, vocab], `k.{i}` and `v.{i}` f32[length, kv_dim]
@@ -60,7 +61,7 @@ class _LanguageModel:
         return x if scale == 1 else x.scale(scale)
 
     def placed(self, x: Value, position: Value | None = None) -> Value:
-        """Append learned positions, where there are some: from 0 on, or the one at `position`."""
+        """Append learned positions, if there are any: from 0 on, or the one at `position`."""
         if self.places is None:
             return x
         first = ops.constant_u32(np.arange(x.shape[0], dtype=np.uint32)) if position is None else position
@@ -103,7 +104,7 @@ def _decode(g: Graph, model: _LanguageModel, length: int) -> None:
 
 
 def cache_names(config: TransformerLmConfig) -> list[str]:
-    """`k.0`, `v.0`, `k.1` …: the caches of keys and values, by layer."""
+    """Return the names of the caches of keys and values by layer: `k.0`, `v.0`, `k.1` …."""
     return [f"{kind}.{layer}" for layer in range(config.num_hidden_layers) for kind in "kv"]
 
 

@@ -14,13 +14,13 @@ from gdlab.models.lm_config import TransformerLmConfig
 
 
 class Attention(Protocol):
-    """The part of attention between the projections."""
+    """The part of attention between the projections: an interface of two methods."""
 
     def turned(self, x: Value) -> Value:
         """Turn queries or keys by their positions."""
 
     def mixed(self, q: Value, k: Value, v: Value) -> Value:
-        """Return for each query the mean of the values of the keys that it sees."""
+        """Return for each query the mean of the values of the keys that it attends to."""
 
 
 GATED: dict[str, Callable[[Value, Value], Value]] = {"silu": ops.swiglu, "gelu": ops.geglu}  # with ops of their own
@@ -41,7 +41,7 @@ def _linear(path: str, part: str, c: TransformerLmConfig, inner: int, outer: int
 
 
 class LmBlock:
-    """x + attention(norm x), and the feed-forward part of that: f32[n, hidden] -> the same.
+    """A block: x + attention(norm x), then its feed-forward part: f32[n, hidden] -> the same.
 
     Parameters `{name}.input_layernorm.*`, `.self_attn.{q,k,v,o}_proj.*`, `.self_attn.{q,k}_norm.weight`,
     `.post_attention_layernorm.*`, `.mlp.{gate,up,down}_proj.*`. With norms behind both parts, that behind attention is
@@ -60,7 +60,7 @@ class LmBlock:
         self.mlp = _FeedForward(f"{name}.mlp", c)
 
     def forward(self, x: Value, attention: Attention, named: bool = False) -> Value:
-        """Append the block with this attention; `named`: its parts and itself have their names."""
+        """Append the block with this attention; `named`: give the nodes of its parts and its own their names."""
         mixed = self.self_attn.forward(self.input_layernorm(x), attention, named)
         x = x + (mixed if self.behind_attention is None else self.behind_attention(mixed))
         more = self.mlp.forward(self.before_mlp(x))
@@ -108,7 +108,7 @@ class _Projections:
 
 
 class _FeedForward:
-    """down(activation(gate x) · up x), or without a gate down(activation(up x))."""
+    """The feed-forward part: down(activation(gate x) · up x), or without a gate down(activation(up x))."""
 
     def __init__(self, name: str, c: TransformerLmConfig) -> None:
         self.name, self.activation = name, c.activation
@@ -139,7 +139,7 @@ class Rotation:
             self.divisors = ops.constant(np.array(c.rope_scaling.divisors(c.rope_theta, self.width), np.float32))
 
     def turned(self, x: Value, position: Value | None) -> Value:
-        """Turn the first elements of every head by its position; with learned positions nothing turns."""
+        """Turn the first elements of every head by its position; with learned positions leave them as they are."""
         d = self.config.head_dim
         if self.config.positions:
             return x

@@ -13,7 +13,7 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "
 
 @dataclass(frozen=True, slots=True)
 class TransformerLmConfig:
-    """Extents and parts of `transformer_lm`; the defaults are those of LLaMA.
+    """The extents and parts of `transformer_lm`; the defaults are those of LLaMA.
 
     `tied`: the head is the transposed table of embeddings. `head_size`: the width of a head where it is not
     hidden_size / num_attention_heads. `norm`: "rms" or "layer"; `post_norms`: there are norms behind attention and
@@ -52,22 +52,22 @@ class TransformerLmConfig:
 
     @property
     def head_dim(self) -> int:
-        """Width of a head."""
+        """The width of a head."""
         return self.head_size or self.hidden_size // self.num_attention_heads
 
     @property
     def kv_dim(self) -> int:
-        """Width of keys and values."""
+        """The width of keys and values."""
         return self.num_key_value_heads * self.head_dim
 
     def window(self, layer: int, length: int) -> int:
-        """Return the keys that a query of a layer sees, 0: all of `length`."""
+        """Return the number of keys that a query of a layer attends to, 0 for all of `length`."""
         window = self.windows[layer] if self.windows else 0
         return window if window < length else 0
 
 
 def check_config(c: TransformerLmConfig, length: int) -> None:
-    """Refuse a configuration whose extents do not go together."""
+    """Raise for a configuration whose extents contradict each other."""
     if c.head_size is None and c.hidden_size % c.num_attention_heads:
         given = f"{c.num_attention_heads} heads"
         raise GraphError("transformer_lm", "num_attention_heads", given, f"a divisor of {c.hidden_size}")

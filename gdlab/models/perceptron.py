@@ -1,4 +1,4 @@
-"""A classifier of fully connected layers, to train or to ask."""
+"""A classifier of fully connected layers, for training or inference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gdlab.nn import layers
 
 @dataclass(frozen=True, slots=True)
 class MlpConfig:
-    """Extents of `mlp`; the defaults are those of MNIST."""
+    """The extents of `mlp`; the defaults are those of MNIST."""
 
     inputs: int = 784
     hidden: tuple[int, ...] = (256, 128)
@@ -22,7 +22,8 @@ class MlpConfig:
 
 
 def mlp(config: MlpConfig | None = None, batch: int = 32, mode: Literal["training", "inference"] = "training") -> Graph:
-    """Layers `fc1`, `fc2` … with an activation between them: x f32[batch, inputs] -> logits f32[batch, classes].
+    """Return the graph of layers `fc1`, `fc2` … with an activation between them: x f32[batch, inputs] -> logits
+    f32[batch, classes].
 
     Training: input `labels` f32[batch, classes], output the cross entropy. Inference: output the logits.
     """

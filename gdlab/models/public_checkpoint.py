@@ -31,7 +31,7 @@ HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 
 class Weights(dict[str, Array]):
-    """The value of every parameter by name; `unused`: names of the file's other tensors."""
+    """The value of every parameter by name; `unused`: the names of the file's other tensors."""
 
     def __init__(self, values: Mapping[str, Array], unused: Sequence[str]) -> None:
         super().__init__(values)
@@ -67,7 +67,7 @@ def checkpoint_weights(
         data = data.T if name in turned and data.ndim == 2 else data
         if data.shape != shape:
             given = f"{list(np.shape(tensors[name]))}{' to transpose' if name in turned else ''}"
-            raise ShapeError(WHERE, f"tensor {name!r}", given, f"what gives {list(shape)}")
+            raise ShapeError(WHERE, f"tensor {name!r}", given, f"a shape that gives {list(shape)}")
         values[name] = np.ascontiguousarray(narrowed(WHERE, f"tensor {name!r}", data, f32))
     unused = [name for name in tensors if name not in used]
     _check_unused(graph, wanted, tensors, [n for n in unused if n not in caches and not _matches(n, allowed)])
@@ -75,7 +75,7 @@ def checkpoint_weights(
 
 
 def _right_factors(graph: Graph) -> set[str]:
-    """The names of the parameters that something is multiplied by from the right."""
+    """Return the names of the parameters that are right factors of products."""
     plain = graph.decompose()  # fused products are products again
     names, ids = set[str](), {n.inputs[1] for n in plain if n.op == "matmul"}
     while ids:
@@ -102,7 +102,7 @@ def _tensor(name: str, tensors: Mapping[str, Any], used: set[str]) -> Array:
 
 
 def _folded(name: str, tensors: Mapping[str, Any], used: set[str]) -> Array:
-    """A tensor; of a batch norm with the running statistics in it."""
+    """Return a tensor; the running statistics of a batch norm are folded into its factor and offset."""
     layer, _, part = name.rpartition(".")
     data = _tensor(name, tensors, used)
     if f"{layer}.running_var" not in tensors or part not in ("weight", "bias"):
@@ -133,7 +133,7 @@ HINTS: dict[str, str] = {  # pattern of a name -> what a model with it does
 
 
 def _check_unused(graph: Graph, wanted: Iterable[str], tensors: Mapping[str, Any], unused: Sequence[str]) -> None:
-    """Refuse tensors of layers that the graph has."""
+    """Raise for unused tensors that belong to layers of the graph."""
     paths = {""} | {name[:i] for name in wanted for i, c in enumerate(name) if c == "."}
     modules = {name.rpartition(".")[0] for name in wanted}
     outer = {name[:i] for name in tensors for i, c in enumerate(name.rpartition(".")[0]) if c == "."}
@@ -154,8 +154,8 @@ def _check_unused(graph: Graph, wanted: Iterable[str], tensors: Mapping[str, Any
 
 
 def _belongs(name: str, paths: set[str], modules: set[str], outer: set[str]) -> bool:
-    """Whether a tensor is of a layer of the graph. `paths`: modules of the graph and what they lie in; `modules`: those
-    with parameters of their own; `outer`: modules of the file that have modules inside."""
+    """Return whether a tensor belongs to a layer of the graph. `paths`: modules of the graph and what they lie in;
+    `modules`: those with parameters of their own; `outer`: modules of the file that have modules inside."""
     parts = name.split(".")[:-1]
     depth = next(n for n in range(len(parts), -1, -1) if ".".join(parts[:n]) in paths)
     at = ".".join(parts[:depth])
@@ -169,7 +169,8 @@ def _belongs(name: str, paths: set[str], modules: set[str], outer: set[str]) -> 
 
 
 def repeats(name: str, graph: Graph, tensors: Mapping[str, Any], embedding: str = EMBEDDING) -> bool:
-    """Whether a tensor says what the graph does anyway. `embedding`: the table of embeddings in the file."""
+    """Return whether a tensor repeats something that the graph computes anyway. `embedding`: the table of embeddings in
+    the file."""
     if name == HEAD and embedding in tensors:
         head, table = np.asarray(tensors[HEAD]), np.asarray(tensors[embedding])
         return head.shape == table.shape and bool((head == table).all())
@@ -186,7 +187,7 @@ def repeats(name: str, graph: Graph, tensors: Mapping[str, Any], embedding: str 
 # fields of config.json ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The properties of a graph that fields of a configuration name. `length`: of the longest attention."""
+    """The properties of a graph that a configuration may state in its fields. `length`: of the longest attention."""
 
     ops: frozenset[str]
     names: frozenset[str]
@@ -195,7 +196,7 @@ class Facts:
 
 
 def _rotations(graph: Graph) -> set[tuple[float, int]]:
-    """(theta, head_dim) of every rotation by position."""
+    """Return (theta, head_dim) of every rotation by position."""
     attrs = [dict(n.attrs) for n in graph if n.op.startswith("rope")]
     return {(float(a["theta"]), int(a["head_dim"])) for a in attrs if {"theta", "head_dim"} <= a.keys()}
 
@@ -217,7 +218,7 @@ Check = Callable[[Facts, Any, Mapping[str, Any]], str]  # the value that is want
 
 
 def _attr(name: str) -> Check:
-    """The value of an attribute of the graph's ops."""
+    """Return the check of an attribute of the graph's ops."""
 
     def check(facts: Facts, given: Any, config: Mapping[str, Any]) -> str:
         values = {float(np.float32(value)) for value in facts.attrs.get(name, ())}
@@ -275,7 +276,7 @@ def _layer_types(facts: Facts, given: Any, config: Mapping[str, Any]) -> str:
 
 
 def _rope(facts: Facts, given: Any, config: Mapping[str, Any]) -> str:
-    """`rope_scaling`, or `rope_parameters`, which holds the theta too."""
+    """Check `rope_scaling`, or `rope_parameters`, which holds the theta too."""
     if not given:
         return ""
     rest = dict(given) if isinstance(given, Mapping) else {"rope_type": given}
@@ -287,7 +288,8 @@ def _rope(facts: Facts, given: Any, config: Mapping[str, Any]) -> str:
 
 
 def _model_type(facts: Facts, given: Any, config: Mapping[str, Any]) -> str:
-    """Some differ in what no field says: Gemma multiplies embeddings by √width and norms by 1 + weight."""
+    """Check `model_type`: some models differ in ways that no other field states. Gemma multiplies embeddings by √width
+    and norms by 1 + weight."""
     rotates = any(op.startswith("rope") for op in facts.ops)
     known = ("llama", "mistral", "qwen2") if rotates else ("resnet", "vit", "whisper", "unet")
     return "" if given in known else f"one of {', '.join(known)}"
@@ -333,7 +335,7 @@ def _misfit(check: Check, facts: Facts, given: Any, config: Mapping[str, Any]) -
 
 
 def _check_config(facts: Facts, config: Mapping[str, Any], allowed: Sequence[str]) -> None:
-    """Refuse a field that the graph does otherwise, and one that is not understood and says something."""
+    """Raise for a field that contradicts the graph, and for an unknown one with a value."""
     left_out: dict[str, Any] = {}
     if "model_type" in config and any(op.startswith("rope") for op in facts.ops):
         left_out = {name: value for name, value in DEFAULTS.items() if name not in config}

@@ -18,9 +18,9 @@ EXPANSION: dict[str, int] = {"basic": 1, "bottleneck": 4}  # channels behind a b
 
 @dataclass(frozen=True, slots=True)
 class ResNetNames:
-    """Names of the parameters of `residual_network`: (convolution, norm) of the stem, of each convolution of a block
-    and of its shortcut, relative to the block; `block` has the places of layer and number, `first` is the number of the
-    first layer."""
+    """The names of the parameters of `residual_network`: (convolution, norm) of the stem, of each convolution of a
+    block and of its shortcut, relative to the block; `block` has the places of layer and number, `first` is the number
+    of the first layer."""
 
     stem: tuple[str, str]
     block: str
@@ -38,7 +38,7 @@ TORCHVISION = ResNetNames(
 
 @dataclass(frozen=True, slots=True)
 class ResNetConfig:
-    """Extents of `residual_network`: `width` channels in the stem and `blocks` of each layer. A layer has `width`
+    """The extents of `residual_network`: `width` channels in the stem and `blocks` of each layer. A layer has `width`
     channels inside its blocks and twice as many in each that follows, unless `widths` gives their numbers behind the
     blocks.
 
@@ -65,8 +65,8 @@ class ResNetConfig:
 
 
 def resnet18(config: ResNetConfig | None = None, batch: int = 1, mode: Mode = "training") -> Graph:
-    """x f32[batch, channels, size, size] -> logits f32[batch, classes]; training: input `labels` f32[batch, classes],
-    output the cross entropy.
+    """Return the graph of ResNet-18: x f32[batch, channels, size, size] -> logits f32[batch, classes]; training: input
+    `labels` f32[batch, classes], output the cross entropy.
 
     Parameters `conv1.weight`, `bn1.weight`, `bn1.bias`, `layer1.0.conv1.weight` …, `layer2.0.downsample.0.weight` …,
     `fc.weight` [in, out], `fc.bias`. A batch norm is its affine map alone, a factor and an offset per channel: the
@@ -76,8 +76,9 @@ def resnet18(config: ResNetConfig | None = None, batch: int = 1, mode: Mode = "t
 
 
 def residual_network(config: ResNetConfig, batch: int = 1, mode: Mode = "training") -> Graph:
-    """`resnet18` of any depth: `ResNetConfig(blocks=(3, 4, 6, 3), block="bottleneck")` is ResNet-50. Without classes
-    the outputs are `features` f32[batch, channels, h, w] and `pooler_output` f32[batch, channels], their mean."""
+    """Return the graph of a residual network of any depth: `ResNetConfig(blocks=(3, 4, 6, 3), block="bottleneck")` is
+    ResNet-50. Without classes the outputs are `features` f32[batch, channels, h, w] and `pooler_output` f32[batch,
+    channels], their mean."""
     return _resnet("residual_network", config, batch, mode)
 
 
@@ -102,7 +103,7 @@ def _resnet(where: str, config: ResNetConfig | None, batch: int, mode: Mode) -> 
 
 
 def layer_widths(config: ResNetConfig) -> Sequence[int]:
-    """The channels behind the blocks of each layer."""
+    """Return the number of channels behind the blocks of each layer."""
     expansion = EXPANSION[config.block]
     return config.widths or [(config.width << layer) * expansion for layer in range(len(config.blocks))]
 
@@ -127,7 +128,7 @@ def _activated(c: ResNetConfig, x: Value) -> Value:
 
 
 def _convolved(names: tuple[str, str], x: Value, wide: int, size: int, stride: int = 1, groups: int = 1) -> Value:
-    """A convolution that keeps the extents but for its stride, without a bias, and its norm."""
+    """Append a convolution without a bias that keeps the extents (but for its stride), and its norm."""
     return _norm(names[1], _convolution(names[0], x, wide, size, stride, groups))
 
 
@@ -139,7 +140,7 @@ def _convolution(name: str, x: Value, wide: int, size: int, stride: int, groups:
 
 
 def _norm(name: str, x: Value) -> Value:
-    """A factor and an offset per channel."""
+    """Append a factor and an offset per channel."""
     channels = x.shape[1]
     factor = ops.parameter(f"{name}.weight", (channels,), init="ones")
     offset = ops.parameter(f"{name}.bias", (channels,), init="zeros")
@@ -147,7 +148,8 @@ def _norm(name: str, x: Value) -> Value:
 
 
 def _block(c: ResNetConfig, name: str, x: Value, wide: int, stride: int) -> Value:
-    """Convolutions, and what came in, by a convolution of its own where extents differ: `wide` channels behind it."""
+    """Append a block: its convolutions plus its input (through a convolution of its own where extents differ), with
+    `wide` channels."""
     narrow = x.shape[1]
     parts = [(f"{name}.{convolution}", f"{name}.{norm}") for convolution, norm in (*c.names.parts, c.names.shortcut)]
     h = _basic(parts, x, wide, stride) if c.block == "basic" else _bottleneck(c, parts, x, wide, stride)
@@ -160,13 +162,13 @@ Names = Sequence[tuple[str, str]]
 
 
 def _basic(names: Names, x: Value, wide: int, stride: int) -> Value:
-    """Two convolutions of 3."""
+    """Append two convolutions of 3 × 3."""
     h = ops.relu(_convolved(names[0], x, wide, 3, stride))
     return _convolved(names[1], h, wide, 3)
 
 
 def _bottleneck(c: ResNetConfig, names: Names, x: Value, wide: int, stride: int) -> Value:
-    """Convolutions of 1, 3 and 1: the second among few channels, in groups."""
+    """Append convolutions of 1 × 1, 3 × 3 and 1 × 1, the second over few channels, in groups."""
     inside = wide // EXPANSION["bottleneck"] * c.base_width // 64 * c.groups
     first, second = (stride, 1) if c.stride_first else (1, stride)
     h = ops.relu(_convolved(names[0], x, inside, 1, first))

@@ -1,4 +1,4 @@
-"""Rates of rotary positions that are scaled for longer texts: linear, dynamic, llama3, YaRN and LongRoPE."""
+"""Scale the rates of rotary positions for longer texts: linear, dynamic, llama3, YaRN and LongRoPE."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Kind = Literal["linear", "dynamic", "llama3", "yarn", "longrope"]
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """Divide the rates at which positions rotate, and multiply what was rotated by `magnitude`.
+    """A scaling: it divides the rates at which positions rotate, and multiplies the rotated elements by `magnitude`.
 
     linear: `factor` divides all rates. dynamic: none are divided up to `original` positions; beyond them the rates
     would change with every token, so there are no more. llama3 and yarn: `factor` divides the rates of pairs that turn
@@ -38,12 +38,12 @@ class RopeScaling:
 
     @property
     def most(self) -> int | None:
-        """Return the most positions at which these rates hold; None where nothing bounds them."""
+        """Return the largest number of positions for which these rates hold; None if it is not bounded."""
         bounded = self.kind == "dynamic" or (self.kind == "longrope" and not self.extended)
         return self.original if bounded else None
 
     def divisors(self, theta: float, width: int) -> list[float]:
-        """Return what divides the rate of each pair of `width` elements."""
+        """Return the divisor of the rate of each pair of `width` elements."""
         match self.kind:
             case "linear":
                 return [self.factor] * (width // 2)

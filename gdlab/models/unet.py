@@ -1,4 +1,5 @@
-"""A small U-Net that tells noise from image (Ho, Jain, Abbeel, 2020), under the parameter names of diffusers."""
+"""A small U-Net that predicts the noise in an image (Ho, Jain, Abbeel, 2020), under the parameter names of diffusers.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from gdlab.models.blocks import Mode, attend, check_extents, check_mode, check_m
 
 @dataclass(frozen=True, slots=True)
 class UnetConfig:
-    """Extents of `unet_small`, as `UNet2DModel` of diffusers calls them: images of `sample_size`, halved between the
-    levels of `block_out_channels`; `norm_num_groups` divides all of these."""
+    """The extents of `unet_small`, by the names of diffusers' `UNet2DModel`: images of `sample_size`, halved between
+    the levels of `block_out_channels`; `norm_num_groups` divides all of these."""
 
     sample_size: int = 32
     in_channels: int = 3
@@ -28,8 +29,8 @@ class UnetConfig:
 
 
 def unet_small(config: UnetConfig | None = None, batch: int = 1, mode: Mode = "training") -> Graph:
-    """x f32[batch, in, size, size], timestep f32[batch] -> `sample` f32[batch, out, size, size]; training: input
-    `target` of that shape, output the mean squared error.
+    """Return the graph of a U-Net: x f32[batch, in, size, size], timestep f32[batch] -> `sample` f32[batch, out, size,
+    size]; training: input `target` of that shape, output the mean squared error.
 
     Parameters `conv_in.*`, `time_embedding.linear_1.*`, `down_blocks.{i}.resnets.{j}.norm1.*` (`.conv1.*`,
     `.time_emb_proj.*`, `.norm2.*`, `.conv2.*`, `.conv_shortcut.*`), `down_blocks.{i}.downsamplers.0.conv.*`,
@@ -70,7 +71,7 @@ class _Unet:
         self.config, self.batch = config, batch
 
     def forward(self, x: Value, timestep: Value) -> Value:
-        """Down, through the middle, and up again with what was kept on the way down."""
+        """Append the way down, the middle, and the way up, which reads the values of the way down."""
         c, widths = self.config, self.config.block_out_channels
         time, last = ops.silu(self._time(timestep)), len(widths) - 1
         kept = [self._conv("conv_in", x, widths[0])]
@@ -100,7 +101,7 @@ class _Unet:
         return ops.group_norm(x, w, b, self.config.norm_num_groups, self.config.norm_eps).named(name)
 
     def _time(self, timestep: Value) -> Value:
-        """Cosines and sines of the time at falling rates, through two matrices: f32[batch, 4 · width]."""
+        """Append cosines and sines of the time at falling rates, and two matrices: f32[batch, 4 · width]."""
         width = self.config.block_out_channels[0]
         rates = np.exp(-math.log(10000.0) * np.arange(width // 2) / (width // 2))
         angles = timestep.reshape((self.batch, 1)) * ops.constant(rates[None].astype(np.float32))
@@ -109,7 +110,7 @@ class _Unet:
         return nn.Linear("time_embedding.linear_2", 4 * width, 4 * width)(x)
 
     def _resnet(self, name: str, x: Value, time: Value, wide: int) -> Value:
-        """Two convolutions with the time between them, and what came in."""
+        """Append two convolutions with the time between them, plus their input."""
         h = self._conv(f"{name}.conv1", ops.silu(self._norm(f"{name}.norm1", x)), wide)
         h = h + nn.Linear(f"{name}.time_emb_proj", time.shape[1], wide)(time).reshape((self.batch, wide, 1, 1))
         h = self._conv(f"{name}.conv2", ops.silu(self._norm(f"{name}.norm2", h)), wide)
@@ -118,7 +119,7 @@ class _Unet:
         return (x + h).named(name)
 
     def _attention(self, name: str, x: Value) -> Value:
-        """Every pixel looks at all others of its image."""
+        """Append attention among all pixels of an image."""
         n, width, h, w = x.shape
         rows = ops.transpose(self._norm(f"{name}.group_norm", x).reshape((n, width, h * w))).reshape((-1, width))
         q, k, v = (nn.Linear(f"{name}.to_{part}", width, width)(rows) for part in "qkv")

@@ -12,7 +12,7 @@ from gdlab.models.encoder_block import BlockConfig, BlockNames, encoder_block, f
 
 @dataclass(frozen=True, slots=True)
 class VitNames:
-    """Names of the parameters of `vit_encoder`; `block` has the place of the number."""
+    """The names of the parameters of `vit_encoder`; `block` has the place of the number."""
 
     token: str
     positions: str
@@ -34,10 +34,9 @@ TIMM = VitNames(
 
 @dataclass(frozen=True, slots=True)
 class VitConfig:
-    """Extents of `vit_encoder`; the defaults are those of ViT-B/16. `classes` 0: no head. `pooled` 0: no pooler, else
-    its width, and `pooler_activation` its activation. `layer_scale`: a factor per channel behind each half of a block.
-    `trainable`: the loss is a cross entropy (a file may say another).
-    """
+    """The extents of `vit_encoder`; the defaults are those of ViT-B/16. `classes` 0: no head. `pooled` 0: no pooler,
+    else its width, and `pooler_activation` its activation. `layer_scale`: a factor per channel behind each half of a
+    block. `trainable`: the loss is a cross entropy (a file may say another)."""
 
     image_size: int = 224
     patch_size: int = 16
@@ -58,16 +57,17 @@ class VitConfig:
 
     @property
     def block(self) -> BlockConfig:
-        """The part that each block takes."""
+        """The configuration of each block."""
         without = frozenset() if self.qkv_bias else frozenset(("q", "k", "v"))
         return BlockConfig(self.embed_dim, self.num_heads, self.mlp_dim, self.names.parts, self.eps, "pre",
                            self.activation, without, self.layer_scale)  # type: ignore[arg-type]  # fmt: skip
 
 
 def vit_encoder(config: VitConfig | None = None, batch: int = 1, mode: Mode = "inference") -> Graph:
-    """x f32[batch, channels, size, size] -> `features` f32[batch, 1 + patches, embed_dim] behind the last norm, the
-    class token first, and with `pooled` `pooler_output` f32[batch, pooled]. With `classes`: `logits` f32[batch,
-    classes] of that token; training (which needs them): input `labels`, output the cross entropy.
+    """Return the graph of an encoder: x f32[batch, channels, size, size] -> `features` f32[batch, 1 + patches,
+    embed_dim] behind the last norm, the class token first, and with `pooled` `pooler_output` f32[batch, pooled]. With
+    `classes`: `logits` f32[batch, classes] of that token; training (which needs them): input `labels`, output the cross
+    entropy.
 
     Parameters `cls_token`, `pos_embed`, `patch_embed.proj.weight` and `.bias`, `blocks.{i}.norm1.*`,
     `.attn.qkv.*`, `.attn.proj.*`, `.norm2.*`, `.mlp.fc1.*`, `.mlp.fc2.*`, `norm.*`, `head.*`; matrices are [in, out].
@@ -98,13 +98,13 @@ def vit_encoder(config: VitConfig | None = None, batch: int = 1, mode: Mode = "i
 
 
 def _first(x: Value) -> Value:
-    """The class token of every image: f32[batch, tokens, embed_dim] -> f32[batch, embed_dim]."""
+    """Return the class token of every image: f32[batch, tokens, embed_dim] -> f32[batch, embed_dim]."""
     batch, _, width = x.shape
     return x.slice((0, 0, 0), (batch, 1, width)).reshape((batch, width))
 
 
 def _tokens(c: VitConfig, batch: int) -> Value:
-    """The class token and the patches of every image with their positions: f32[batch · tokens, embed_dim]."""
+    """Return the class token and the patches of every image with their positions: f32[batch · tokens, embed_dim]."""
     side, width = c.image_size // c.patch_size, c.embed_dim
     x = ops.input("x", (batch, c.channels, c.image_size, c.image_size))
     patches = nn.Conv2d(c.names.patch, c.channels, width, c.patch_size, c.patch_size)(x)

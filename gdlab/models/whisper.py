@@ -15,7 +15,7 @@ from gdlab.models.encoder_block import BlockConfig, BlockNames, encoder_block, f
 
 @dataclass(frozen=True, slots=True)
 class WhisperNames:
-    """Names of the parameters of `whisper_encoder`; `block` has the place of the number. Without `positions` their
+    """The names of the parameters of `whisper_encoder`; `block` has the place of the number. Without `positions` their
     table is a constant of sines, as in every checkpoint of Whisper."""
 
     convolutions: tuple[str, str]
@@ -34,8 +34,8 @@ OPENAI = WhisperNames(
 
 @dataclass(frozen=True, slots=True)
 class WhisperConfig:
-    """Extents of `whisper_encoder`, as checkpoints call them; the defaults are those of `tiny`. `mlp_dim` 0: four times
-    the width. `activation`: of the blocks, the convolutions have GELU."""
+    """The extents of `whisper_encoder`, by the names of checkpoints; the defaults are those of `tiny`. `mlp_dim` 0:
+    four times the width. `activation`: of the blocks, the convolutions have GELU."""
 
     n_mels: int = 80
     n_audio_ctx: int = 1500
@@ -48,14 +48,15 @@ class WhisperConfig:
 
     @property
     def block(self) -> BlockConfig:
-        """The part that each block takes."""
+        """The configuration of each block."""
         hidden = self.mlp_dim or 4 * self.n_audio_state
         return BlockConfig(self.n_audio_state, self.n_audio_head, hidden, self.names.parts,
                            activation=self.activation, without_bias=frozenset(("k",)))  # fmt: skip
 
 
 def whisper_encoder(config: WhisperConfig | None = None, batch: int = 1) -> Graph:
-    """mel f32[batch, n_mels, 2 · n_audio_ctx] -> `features` f32[batch, n_audio_ctx, n_audio_state].
+    """Return the graph of the encoder: mel f32[batch, n_mels, 2 · n_audio_ctx] -> `features` f32[batch, n_audio_ctx,
+    n_audio_state].
 
     Parameters `encoder.conv1.weight` [state, mels, 3] and `.bias`, `encoder.conv2.*`, `encoder.ln_post.*`, and of each
     `encoder.blocks.{i}` `.attn.query.*`, `.attn.key.weight`, `.attn.value.*`, `.attn.out.*`, `.attn_ln.*`, `.mlp.0.*`,
@@ -89,7 +90,7 @@ def _positions(c: WhisperConfig) -> Value:
 
 
 def sinusoids(length: int, channels: int) -> np.ndarray[Any, Any]:
-    """f32[length, channels]: sines of position / 10000^(i / (channels/2 − 1)) and behind them their cosines."""
+    """Return f32[length, channels]: sines of position / 10000^(i / (channels/2 − 1)) and behind them their cosines."""
     half = channels // 2
     rates = np.exp(-np.log(10000.0) / max(half - 1, 1) * np.arange(half))
     angles = np.arange(length)[:, None] * rates
@@ -97,7 +98,7 @@ def sinusoids(length: int, channels: int) -> np.ndarray[Any, Any]:
 
 
 def _conv(name: str, x: Value, wide: int, stride: int) -> Value:
-    """A convolution of three along the last axis; its kernel has the checkpoint's three axes."""
+    """Append a convolution of three along the last axis; its kernel has the checkpoint's three axes."""
     kernel = ops.parameter(f"{name}.weight", (wide, x.shape[1], 3), init="uniform")
     bias = ops.parameter(f"{name}.bias", (wide,), init="zeros")
     image = ops.conv2d_hw(x, kernel.reshape((wide, x.shape[1], 1, 3)), (1, stride), (0, 1))

@@ -1,4 +1,5 @@
-"""Initializers: how `session.initialize(seed)` fills a parameter, the same values on every device and machine.
+"""Initializers: the values with which `session.initialize(seed)` fills a parameter, the same on every device and
+machine.
 
     w = gd.parameter("w", (784, 128), init=gd.init.kaiming_uniform)
     w = gd.parameter("w", (784, 128), init=gd.init.normal(0.02))
@@ -27,24 +28,26 @@ __all__ = [
 
 
 class Initializer(str):
-    """The text of a declaration; called with a shape it gives the values."""
+    """The text of a declaration, such as `normal(0.02)`; called with a shape it gives the values."""
 
     __slots__ = ()
 
     def __call__(self, shape: Sequence[int], seed: int = 0, name: str = "") -> np.ndarray[Any, Any]:
-        """f32[shape] as a parameter called `name` gets them from `session.initialize(seed)`."""
+        """Return f32[shape], the values that `session.initialize(seed)` gives a parameter called `name`."""
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
             raise ArgumentError(f"init.{self}", "seed", repr(seed), "an int in 0 … 2^64 − 1")
         return initial_values(name, check_shape(shape, f"init.{self}"), int(seed), str(self))
 
 
 class _Normal(Initializer):
-    """`normal` alone has standard deviation 1, `normal(0.02)` is another initializer."""
+    """The initializer `normal`: with standard deviation 1; called with a number, `normal(0.02)`, it gives another
+    initializer."""
 
     __slots__ = ()
 
     def __call__(self, shape: Any, seed: int = 0, name: str = "") -> Any:
-        """f32[shape] with standard deviation 1; with a number instead of a shape, the initializer of that one."""
+        """Return f32[shape] with standard deviation 1; for a number instead of a shape, the initializer with that
+        deviation."""
         if isinstance(shape, (int, float, np.number)) and not isinstance(shape, bool):
             if not 0 <= shape < np.inf:
                 raise ArgumentError("init.normal", "standard deviation", repr(shape), "a finite number ≥ 0")
@@ -63,7 +66,7 @@ xavier_normal = Initializer("xavier_normal")
 
 
 def constant(value: float) -> Initializer:
-    """Every element `value`."""
+    """Return the initializer that sets every element to `value`."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not np.isfinite(value):
         raise ArgumentError("init.constant", "value", f"{value!r:.60}", "a finite number")
     return Initializer(check_init("constant", f"constant({float(value)!r})"))

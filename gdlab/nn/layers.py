@@ -45,7 +45,7 @@ def _check_config(layer: str, config: object, kind: type) -> None:
 
 
 def _named(init: Callable[..., None]) -> Callable[..., None]:
-    """Makes a layer, whose parameters have names that begin with its own."""
+    """A function that makes a layer, whose parameters' names begin with its own."""
 
     @wraps(init)
     def call(layer: _Layer, name: str, *args: Any, **kwargs: Any) -> None:
@@ -57,8 +57,8 @@ def _named(init: Callable[..., None]) -> Callable[..., None]:
 
 
 class _Layer(ABC):
-    """A layer may be called like a function. One that cannot be made, or cannot take what it is given, leaves no
-    parameter and no op behind."""
+    """A base class of layers, which may be called like functions. One that cannot be made, or cannot take what it is
+    given, leaves no parameter and no op behind."""
 
     name: str
 
@@ -77,7 +77,8 @@ class _Layer(ABC):
 
 
 class Linear(_Layer):
-    """x · weight + bias: f32[n, in] -> f32[n, out]. Parameters `{name}.weight` [in, out], `{name}.bias` [out].
+    """A linear layer, x · weight + bias: f32[n, in] -> f32[n, out]. Parameters `{name}.weight` [in, out], `{name}.bias`
+    [out].
 
     The weight starts uniform in ±1/√in, the bias at 0.
     """
@@ -92,17 +93,18 @@ class Linear(_Layer):
 
     @classmethod
     def no_bias(cls, name: str, in_features: int, out_features: int, *, graph: Graph | None = None) -> Linear:
-        """The same without a bias."""
+        """Return a linear layer without a bias."""
         return cls(name, in_features, out_features, bias=False, graph=graph)
 
     def forward(self, x: Value) -> Value:
-        """f32[n, in] -> f32[n, out]."""
+        """Append the ops of the layer: f32[n, in] -> f32[n, out]."""
         product = ops.matmul(x, self.weight)
         return (product if self.bias is None else ops.bias_add(product, self.bias)).named(self.name)
 
 
 class Embedding(_Layer):
-    """Rows of a table: u32[n] -> f32[n, dim]. Parameter `{name}` [vocabulary, dim], which starts normal, σ = 0.02."""
+    """A table of embeddings, of which rows are read: u32[n] -> f32[n, dim]. Parameter `{name}` [vocabulary, dim], which
+    starts normal, σ = 0.02."""
 
     def __init__(self, name: str, vocab_size: int, embed_dim: int, *, graph: Graph | None = None) -> None:
         _check_sizes("Embedding", vocab_size=vocab_size, embed_dim=embed_dim)
@@ -110,12 +112,13 @@ class Embedding(_Layer):
         self.weight = ops.parameter(name, (vocab_size, embed_dim), init="normal(0.02)", graph=graph)
 
     def forward(self, x: Value) -> Value:
-        """u32[n] -> f32[n, dim]."""
+        """Append the ops of the layer: u32[n] -> f32[n, dim]."""
         return ops.embedding(x, self.weight).named(self.name)
 
 
 class RmsNorm(_Layer):
-    """`rms_norm` over the last axis: f32[..., dim] -> the same. Parameter `{name}` [dim], which starts at 1."""
+    """A layer of `rms_norm` over the last axis: f32[..., dim] -> the same. Parameter `{name}` [dim], which starts at 1.
+    """
 
     def __init__(self, name: str, dim: int, eps: float = 1e-5, *, graph: Graph | None = None) -> None:
         _check_sizes("RmsNorm", dim=dim)
@@ -123,12 +126,13 @@ class RmsNorm(_Layer):
         self.weight = ops.parameter(name, (dim,), init="ones", graph=graph)
 
     def forward(self, x: Value) -> Value:
-        """f32[..., dim] -> f32[..., dim]."""
+        """Append the ops of the layer: f32[..., dim] -> f32[..., dim]."""
         return ops.rms_norm(x, self.weight, self.eps).named(self.name)
 
 
 class LayerNorm(_Layer):
-    """`layer_norm` over the last axis: f32[..., dim] -> the same. Parameters `{name}.weight`, `{name}.bias` [dim]."""
+    """A layer of `layer_norm` over the last axis: f32[..., dim] -> the same. Parameters `{name}.weight`, `{name}.bias`
+    [dim]."""
 
     def __init__(self, name: str, dim: int, eps: float = 1e-5, *, graph: Graph | None = None) -> None:
         _check_sizes("LayerNorm", dim=dim)
@@ -137,12 +141,13 @@ class LayerNorm(_Layer):
         self.bias = ops.parameter(f"{name}.bias", (dim,), init="zeros", graph=graph)
 
     def forward(self, x: Value) -> Value:
-        """f32[..., dim] -> f32[..., dim]."""
+        """Append the ops of the layer: f32[..., dim] -> f32[..., dim]."""
         return ops.layer_norm(x, self.weight, self.bias, self.eps).named(self.name)
 
 
 class Mlp(_Layer):
-    """fc2(activation(fc1 x)): f32[n, in] -> f32[n, out]. Parameters `{name}.fc1.*` and `{name}.fc2.*` of `Linear`."""
+    """A perceptron of two layers, fc2(activation(fc1 x)): f32[n, in] -> f32[n, out]. Parameters `{name}.fc1.*` and
+    `{name}.fc2.*` of `Linear`."""
 
     def __init__(
         self, name: str, in_features: int, hidden_features: int, out_features: int, activation: Activation = "relu", *,
@@ -156,12 +161,12 @@ class Mlp(_Layer):
         self.fc2 = Linear(f"{name}.fc2", hidden_features, out_features, graph=graph)
 
     def forward(self, x: Value) -> Value:
-        """f32[n, in] -> f32[n, out]."""
+        """Append the ops of the layer: f32[n, in] -> f32[n, out]."""
         return self.fc2(ACTIVATIONS[self.activation](self.fc1(x))).named(self.name)
 
 
 class SwiGluFfn(_Layer):
-    """down(silu(gate x) · up x), without biases: f32[n, hidden] -> the same.
+    """A gated feed-forward layer, down(silu(gate x) · up x), without biases: f32[n, hidden] -> the same.
 
     Parameters `{name}.gate_proj.weight`, `{name}.up_proj.weight` [hidden, inter], `{name}.down_proj.weight`.
     """
@@ -174,12 +179,12 @@ class SwiGluFfn(_Layer):
         self.down_proj = Linear.no_bias(f"{name}.down_proj", intermediate, hidden, graph=graph)
 
     def forward(self, x: Value) -> Value:
-        """f32[n, hidden] -> f32[n, hidden]."""
+        """Append the ops of the layer: f32[n, hidden] -> f32[n, hidden]."""
         return self.down_proj(ops.swiglu(self.gate_proj(x), self.up_proj(x))).named(self.name)
 
 
 class Conv2d(_Layer):
-    """`conv2d` plus a bias per channel: f32[n, in, h, w] -> f32[n, out, oh, ow].
+    """A convolution, `conv2d` plus a bias per channel: f32[n, in, h, w] -> f32[n, out, oh, ow].
 
     Parameters `{name}.weight` [out, in, k, k], which starts uniform in ±1/√(in·k·k), and `{name}.bias` [out], at 0.
     """
@@ -195,14 +200,14 @@ class Conv2d(_Layer):
         self.bias = ops.parameter(f"{name}.bias", (out_channels,), init="zeros", graph=graph) if bias else None
 
     def forward(self, x: Value) -> Value:
-        """f32[n, in, h, w] -> f32[n, out, oh, ow]."""
+        """Append the ops of the layer: f32[n, in, h, w] -> f32[n, out, oh, ow]."""
         image = ops.conv2d(x, self.weight, self.stride, self.padding)
         return (image if self.bias is None else ops.add_per_channel(image, self.bias)).named(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionConfig:
-    """Extents of `CausalSelfAttention`: `kv_dim` = num_kv_heads · head_dim; num_heads · head_dim may differ from
+    """The extents of `CausalSelfAttention`: `kv_dim` = num_kv_heads · head_dim; num_heads · head_dim may differ from
     `hidden`."""
 
     hidden: int
@@ -214,7 +219,8 @@ class AttentionConfig:
 
 
 class CausalSelfAttention(_Layer):
-    """o(causal attention of rope(q x), rope(k x), v x), without biases: f32[n, hidden] -> the same.
+    """A layer of causal self-attention, o(attention of rope(q x), rope(k x), v x), without biases: f32[n, hidden] ->
+    the same.
 
     Parameters `{name}.q_proj.weight` [hidden, h·d], `.k_proj.weight` and `.v_proj.weight` [hidden, kv_dim],
     `.o_proj.weight` [h·d, hidden].
@@ -243,7 +249,7 @@ class CausalSelfAttention(_Layer):
         self.o_proj = Linear.no_bias(f"{name}.o_proj", width, c.hidden, graph=graph)
 
     def forward(self, x: Value) -> Value:
-        """f32[n, hidden] -> f32[n, hidden]."""
+        """Append the ops of the layer: f32[n, hidden] -> f32[n, hidden]."""
         c = self.config
         q = ops.rope(self.q_proj(x), c.rope_theta, c.head_dim)
         k = ops.rope(self.k_proj(x), c.rope_theta, c.head_dim)
@@ -253,7 +259,7 @@ class CausalSelfAttention(_Layer):
 
 @dataclass(frozen=True, slots=True)
 class TransformerBlockConfig:
-    """Extents of `TransformerBlock`: those of its attention, of its feed-forward part, and the eps of its norms."""
+    """The extents of `TransformerBlock`: those of its attention, of its feed-forward part, and the eps of its norms."""
 
     hidden: int
     intermediate: int
@@ -266,14 +272,14 @@ class TransformerBlockConfig:
 
     @property
     def attention(self) -> AttentionConfig:
-        """The part that `CausalSelfAttention` takes."""
+        """The configuration of the block's `CausalSelfAttention`."""
         return AttentionConfig(
             self.hidden, self.kv_dim, self.num_heads, self.num_kv_heads, self.head_dim, self.rope_theta
         )
 
 
 class TransformerBlock(_Layer):
-    """h = x + attention(norm x); h + feed-forward(norm h): f32[n, hidden] -> the same.
+    """A transformer block, h + feed-forward(norm h) with h = x + attention(norm x): f32[n, hidden] -> the same.
 
     Parameters `{name}.input_layernorm.weight`, `{name}.self_attn.*`, `{name}.post_attention_layernorm.weight`,
     `{name}.mlp.*`.
@@ -289,6 +295,6 @@ class TransformerBlock(_Layer):
         self.mlp = SwiGluFfn(f"{name}.mlp", hidden, config.intermediate, graph=graph)
 
     def forward(self, x: Value) -> Value:
-        """f32[n, hidden] -> f32[n, hidden]."""
+        """Append the ops of the layer: f32[n, hidden] -> f32[n, hidden]."""
         h = x + self.self_attn(self.input_layernorm(x))
         return (h + self.mlp(self.post_attention_layernorm(h))).named(self.name)

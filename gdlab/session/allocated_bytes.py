@@ -34,7 +34,8 @@ class MemorySummary:
 
     @property
     def text(self) -> str:
-        """`4 buffers, 12.3 MB in all (8.2 MB of Adam state), the largest 4.1 MB`: what views say in place of `str`."""
+        """`4 buffers, 12.3 MB in all (8.2 MB of Adam state), the largest 4.1 MB`: the text of views, which do not show
+        `str`."""
         state = f" ({nbytes(self.adam_state_bytes)} of Adam state)" if self.adam_state_bytes else ""
         total, largest = nbytes(self.total_buffer_bytes), nbytes(self.largest_buffer_bytes)
         return f"{plural(self.num_buffers, 'buffer')}, {total} in all{state}, the largest {largest}"

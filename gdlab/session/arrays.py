@@ -18,9 +18,9 @@ _F32_MAX = float(np.finfo(np.float32).max)
 def as_array(
     where: str, name: str, data: Any, type: TensorType, bound: int | None = None, scalar: np.dtype[Any] = _F32
 ) -> Array:
-    """`data` as a contiguous array of `type`, itself where it is one; accepted shapes are the declared one and flat.
-    Indices are below `bound`; a finite number that would become infinite raises `DTypeError`. `scalar`: the dtype that
-    numbers of f32 tensors have here."""
+    """Return `data` as a contiguous array of `type`, itself where it is one; accepted shapes are the declared one and
+    flat. Indices are below `bound`; a finite number that would become infinite raises `DTypeError`. `scalar`: the dtype
+    that numbers of f32 tensors have here."""
     usual = data.__class__ is np.ndarray and data.dtype is scalar and type.dtype is f32  # at every step
     if usual and data.flags.c_contiguous:
         if data.shape == type.shape:
@@ -58,7 +58,8 @@ def _check_indices(where: str, name: str, array: Array, bound: int | None) -> No
 
 
 def into(where: str, name: str, out: Array | None, data: Array) -> Array:
-    """`data`, or `out` filled with it (writable, C-contiguous, its dtype, large enough); what lies beyond stays."""
+    """Return `data`, or `out` filled with it (writable, C-contiguous, its dtype, large enough); elements of `out`
+    beyond the data stay."""
     if out is None:
         return data
     good = isinstance(out, np.ndarray) and out.dtype == data.dtype and out.flags.c_contiguous and out.flags.writeable
@@ -70,7 +71,7 @@ def into(where: str, name: str, out: Array | None, data: Array) -> Array:
 
 
 def positive(where: str, **values: float) -> Iterable[float]:
-    """The values as floats, when all are finite and ≥ 0."""
+    """Return the values as floats; `SessionError` unless all are finite and ≥ 0."""
     for name, value in values.items():
         if not is_real(value) or value < 0:
             raise SessionError(where, name, repr(value), "a finite number ≥ 0")
@@ -78,10 +79,10 @@ def positive(where: str, **values: float) -> Iterable[float]:
 
 
 def is_real(value: object) -> bool:
-    """Whether `value` is a real number that float32 holds as a finite one."""
+    """Return whether `value` is a real number that float32 holds as a finite one."""
     return isinstance(value, (int, float, np.integer, np.floating)) and bool(-_F32_MAX <= value <= _F32_MAX)
 
 
 def aligned(nbytes: int) -> int:
-    """Bytes of a device buffer: the next multiple of 256."""
+    """Return the bytes of a device buffer: the next multiple of 256."""
     return -(-nbytes // 256) * 256

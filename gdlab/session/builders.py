@@ -27,12 +27,11 @@ _OPTIONS = {"allow", "cost", "enable", "disable", "only", "budget"}
 
 @dataclass(frozen=True)
 class SessionConfig:
-    """State how to build a session. `optimize`: arguments of `gdlab.optimize` (`allow`, `enable`, `disable`, `only`,
-    `cost`, `budget`), None: no optimization at all. `skip_full_optimize`: none after differentiation. `debug`: no
-    dispatch fusion and no aliasing, so that every node which the optimizer leaves can be read. `cache`: a file.
-    `share_parameters_from`: a session on the same device whose parameters this one reads and writes too; `shared`:
-    those of these names alone.
-    """
+    """The settings by which a session is built. `optimize`: arguments of `gdlab.optimize` (`allow`, `enable`,
+    `disable`, `only`, `cost`, `budget`), None: no optimization at all. `skip_full_optimize`: none after
+    differentiation. `debug`: no dispatch fusion and no aliasing, so that every node which the optimizer leaves can be
+    read. `cache`: a file. `share_parameters_from`: a session on the same device whose parameters this one reads and
+    writes too; `shared`: those of these names alone."""
 
     mode: PlanMode = "training"
     device: DeviceLike = "auto"
@@ -46,12 +45,13 @@ class SessionConfig:
 
     @property
     def options(self) -> CompileOptions:
-        """Return those of `compile`, without fusion and aliasing for debugging."""
+        """The options of `compile`, without fusion and aliasing for debugging."""
         return replace(self.compile, fuse_dispatches=False, alias=False) if self.debug else self.compile
 
 
 class _Debug:
-    """`SessionConfig.debug(...)` on the class makes a configuration; on an instance it is the field of that name."""
+    """A descriptor: on the class `SessionConfig.debug(...)` makes a configuration, on an instance it is the field
+    `debug`."""
 
     def __get__(self, instance: SessionConfig | None, owner: type[SessionConfig]) -> Callable[..., SessionConfig]:
         return lambda **fields: owner(**{**fields, "debug": True})
@@ -62,7 +62,7 @@ SessionConfig.debug = _Debug()  # type: ignore[assignment]
 
 @dataclass(frozen=True)
 class Compiled:
-    """Hold a plan, the report of the optimizer, and where the nodes of the written graph went."""
+    """A plan, the report of the optimizer, and where the nodes of the written graph went."""
 
     plan: ExecutionPlan
     report: OptimizeReport
@@ -75,7 +75,7 @@ def build_session(graph: Graph, device: DeviceLike = "auto") -> Session:
 
 
 def build_session_with_report(graph: Graph, device: DeviceLike = "auto") -> tuple[Session, OptimizeReport]:
-    """Return a training session and what the optimizer did in both of its phases."""
+    """Return a training session and the report of the optimizer over both of its phases."""
     return build(graph, SessionConfig(device=device))
 
 
@@ -90,7 +90,7 @@ def build_session_unoptimized(graph: Graph, device: DeviceLike = "auto") -> Sess
 
 
 def build(graph: Graph, config: SessionConfig | None = None) -> tuple[Session, OptimizeReport]:
-    """Return a session as `config` says, and what the optimizer did: the general form."""
+    """Return a session as `config` says, and the report of the optimizer: the general form."""
     config = SessionConfig() if config is None else config
     _check_config(config)
     _checked(graph)
@@ -110,9 +110,9 @@ def _without_packing(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_session_cached(graph: Graph, cache_path: str | os.PathLike[str], device: DeviceLike = "auto") -> Session:
-    """Return a training session by way of a plan cache: the plan comes from the file, when it holds that of this very
-    graph, for this device, of this version; else it is compiled, and the file is written. A damaged file is reported
-    by a warning and never trusted."""
+    """Return a training session whose plan is read from a file, if it holds the plan of this very graph for this device
+    and version of gdlab; else compile the plan and write the file. A damaged file is reported by a warning and never
+    trusted."""
     return build(graph, SessionConfig(device=device, cache=cache_path))[0]
 
 
@@ -138,7 +138,7 @@ def resolve_device(device: DeviceLike) -> Device:
 
 
 def _from_cache(graph: Graph, config: SessionConfig, target: Target) -> Compiled:
-    """Return what `compiled` does, by way of the plan cache where the configuration names one."""
+    """Return the plan of a graph as `compiled` does, read from the plan cache if the configuration names one."""
     written = _checked(graph)
     key = None
     if config.cache is not None:

@@ -79,7 +79,7 @@ class Checkpoints:
         self.loaded, self.values, self.updates, self.progress = loaded, values, updates, progress
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a checkpoint file."""
+        """Write a checkpoint file of the session as it is now."""
         self.loaded.check_open("save_checkpoint")
         target = _path("save_checkpoint", path)
         _check_names("save_checkpoint", self.values.places.parameters)
@@ -93,7 +93,7 @@ class Checkpoints:
         write(target, snapshot, self._layout(snapshot.adam, snapshot.states))
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Take over a checkpoint file."""
+        """Read a checkpoint file into the session."""
         self.loaded.check_open("load_checkpoint")
         parameters = self.values.places.parameters
         _check_names("load_checkpoint", parameters)
@@ -166,7 +166,7 @@ class Checkpoints:
         return self.values.download(place)
 
     def _upload(self, place: Place, data: Array) -> None:
-        """Write a parameter from what stands in a file."""
+        """Write a parameter from its data in a file."""
         type = self.values.places.types[place]
         if isinstance(place, int) and _in_words(type):
             return self.loaded.program.upload_words(place, np.ascontiguousarray(data).view(np.uint32))
@@ -175,7 +175,7 @@ class Checkpoints:
 
 # files ----------------------------------------------------------------------------------------------------------------
 def write(target: Path, snapshot: CheckpointContent, layout: Mapping[str, Any]) -> None:
-    """The file, through a temporary one beside it."""
+    """Write the file through a temporary one beside it."""
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
@@ -223,7 +223,7 @@ def _remove_abandoned(target: Path) -> None:
 
 
 def _ended(pid: int) -> bool:
-    """Whether no process has this number (False where asking would end it, on Windows)."""
+    """Return whether no process has this number (False where asking would end it, on Windows)."""
     if os.name == "nt":
         return False
     try:
@@ -237,8 +237,8 @@ def _ended(pid: int) -> bool:
 
 @cache
 def _wait_at_exit() -> None:
-    """A thread of the user's own that is cut off inside the writer's Rust takes the process down with an abort: at exit
-    the file in hand is waited for, and no other is begun."""
+    """At exit, wait for the file that a thread is writing, and let no other begin: a thread that is cut off inside the
+    writer's Rust code aborts the process."""
     atexit.register(_WRITING.acquire, timeout=30)
 
 
@@ -251,8 +251,8 @@ def entries_of(tensors: Mapping[str, Array]) -> Iterator[tuple[str, HeaderEntry,
 
 
 def digest(metadata: Mapping[str, str], entries: Iterable[tuple[str, HeaderEntry, memoryview]]) -> str:
-    """SHA-256 of the metadata but the digest itself, and, in the order of the header, of every tensor's name, element
-    type, shape, offsets and bytes; of format 1 the bytes alone."""
+    """Return the SHA-256 of the metadata but the digest itself, and, in the order of the header, of every tensor's
+    name, element type, shape, offsets and bytes; of format 1 the bytes alone."""
     h = hashlib.sha256()
     for key in KEYS:
         if key != "gdlab_digest":
@@ -267,7 +267,7 @@ def digest(metadata: Mapping[str, str], entries: Iterable[tuple[str, HeaderEntry
 
 
 def read(path: Path, wanted: Mapping[str, Any]) -> CheckpointContent:
-    """The content of a checkpoint that fits the layout; everything is checked first."""
+    """Return the content of a checkpoint that fits the layout; everything is checked first."""
     try:
         data = path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
@@ -285,7 +285,7 @@ def read(path: Path, wanted: Mapping[str, Any]) -> CheckpointContent:
     if old:
         ordered.sort(key=lambda row: row[1].start)
     if digest(metadata, ((name, t, body[t.start : t.stop]) for name, t in ordered)) != metadata["gdlab_digest"]:
-        raise _bad("gdlab_digest", "bytes that it does not belong to", "an undamaged file")
+        raise _bad("gdlab_digest", "the digest of other bytes", "an undamaged file")
     if old:
         text = f"load_checkpoint: {str(path)!r}: format 1, whose digest does not cover names: save it again"
         warnings.warn(text, RuntimeWarning, stacklevel=3)
@@ -294,7 +294,7 @@ def read(path: Path, wanted: Mapping[str, Any]) -> CheckpointContent:
 
 
 def _header(data: bytes) -> tuple[dict[str, str], dict[str, HeaderEntry], memoryview]:
-    """(metadata, tensors, the bytes behind the header)."""
+    """Return (metadata, tensors, the bytes behind the header)."""
     length = struct.unpack_from("<Q", data)[0] if len(data) >= 8 else -1
     if not 2 <= length <= len(data) - 8:
         raise _bad("header", f"{length} bytes in a file of {len(data)}", "a whole safetensors file")
@@ -335,7 +335,7 @@ def _tensor(name: str, entry: Any) -> HeaderEntry:
 
 
 def _check_spans(tensors: Mapping[str, HeaderEntry], size: int) -> None:
-    """Every tensor has its bytes, one after the other, and the file ends with the last."""
+    """Raise unless the tensors lie one after the other without gaps, and the file ends with the last."""
     at = 0
     for name, t in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].stop)):
         need = int(np.prod([1, *t.shape], dtype=object)) * _DTYPES[t.dtype].itemsize
@@ -347,8 +347,8 @@ def _check_spans(tensors: Mapping[str, HeaderEntry], size: int) -> None:
 
 
 def _check_layout(text: str, wanted: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """The names of the parameters with moments, and with states of other rules, when the layout is that of the
-    session."""
+    """Return the names of the parameters with moments, and with states of other rules; `CheckpointError` unless the
+    layout is that of the session."""
     try:
         given = json.loads(text)
         rows, adam = {row[0]: row[1:] for row in given["parameters"]}, given["adam"]
@@ -380,12 +380,12 @@ def _layout_text(rest: Any) -> str:
 
 
 def _in_words(type: TensorType) -> bool:
-    """Whether a parameter stands in a file as the bytes of its words: NumPy has no such element."""
+    """Return whether a parameter of this type is written as the bytes of its words, because NumPy has no such dtype."""
     return type.dtype.is_storage and str(type.dtype).upper() not in _DTYPES
 
 
 def _stored(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Element type and shape in the file of a parameter of the layout."""
+    """Return the element type and shape in the file of a parameter of the layout."""
     type = TensorType(shape, DType[dtype.lower()])
     return ("U8", (type.size_bytes,)) if _in_words(type) else (dtype, shape)
 
@@ -432,7 +432,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _flush(path: Path) -> None:
-    """Down to the disk; a folder too, where the system can (not on Windows)."""
+    """Flush a file to the disk (fsync); a folder too, where the system can (not on Windows)."""
     if path.is_dir() and os.name == "nt":
         return
     handle = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)

@@ -46,7 +46,7 @@ class ExternalMemory:
         return (memory.ctypes.data, memory.nbytes) if isinstance(memory, np.ndarray) else None
 
     def bind(self, slot: Slot, memory: Any, where: str = "bind_external_buffer") -> None:
-        """Bind memory in the place of an input or output."""
+        """Use this memory for an input or output in place of the session's own."""
         buffer = self._slot(where, slot)
         self.progress.check_between_steps(where)
         self.loaded.turn.call(lambda: self._bind(where, slot, buffer, memory))
@@ -54,7 +54,7 @@ class ExternalMemory:
             self.values.unset_inputs.discard(slot)
 
     def unbind(self, buffer: int) -> bool:
-        """Return a buffer to memory of its own, whose contents are old. False where it lies there."""
+        """Move a buffer back to the session's own memory, whose contents are old. False where it lies there."""
         own = self._own.pop(buffer, None)
         if own is not None:
             self.loaded.turn.call(lambda: self.loaded.program.rebind(buffer, own))
@@ -86,6 +86,6 @@ class ExternalMemory:
 
 
 def unknown_slot(where: str, slot: object, known: Sequence[str]) -> UnknownSlot:
-    """The error that names the slots that there are."""
+    """Return the error for an unknown slot, which lists the known ones."""
     error = unknown_name(where, "slot", str(slot), known)
     return UnknownSlot(error.where, error.what, error.given, error.wanted, slot=slot, known=tuple(known))

@@ -26,7 +26,7 @@ _CALL = re.compile(r"(\w+)(?:\(([^)]*)\))?")
 
 
 def initial_values(name: str, shape: Sequence[int], seed: int, init: str = DEFAULT) -> Array:
-    """f32[shape] of parameter `name`, whose stream is its own.
+    """Return f32[shape], the initial value of parameter `name`, from a random stream of its own.
 
     `init`: `zeros`, `ones`, `constant(v)`, `uniform` (±1/√fan-in), `normal(std)` (1), `kaiming_uniform` (±√(6/fan-in)),
     `kaiming_normal`, `xavier_uniform` (±√(6/(fan-in + fan-out))), `xavier_normal`. Without a declaration `uniform` for
@@ -63,12 +63,12 @@ def draw_of(name: str, shape: Sequence[int], init: str = DEFAULT) -> tuple[Liter
 
 
 def stream_of(name: str) -> int:
-    """The stream of a parameter's numbers, below 2³²."""
+    """Return the stream of a parameter's numbers, below 2³²."""
     return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:4], "little")
 
 
 def fans(shape: Sequence[int]) -> tuple[int, int]:
-    """(fan-in, fan-out) of a weight [in, out]; of [out, in, height, width]; of a vector its length, twice."""
+    """Return (fan-in, fan-out) of a weight [in, out], or of [out, in, height, width]; of a vector its length, twice."""
     if len(shape) < 2:
         return shape[0], shape[0]
     if len(shape) == 4:
@@ -78,14 +78,14 @@ def fans(shape: Sequence[int]) -> tuple[int, int]:
 
 
 def check_init(name: str, init: object) -> str:
-    """The declaration itself, if it is one of ours."""
+    """Return the declaration itself if it is a known one, else raise."""
     if not isinstance(init, str) or _parsed(init) is None:
         raise ArgumentError("initialize", f"init of {name}", repr(init), f"one of {', '.join(KNOWN)}")
     return init
 
 
 def _parsed(init: str) -> tuple[str, float] | None:
-    """(kind, its number, NaN without one); None for what is no declaration."""
+    """Return (kind, its number, NaN without one); None for a text that is no declaration."""
     call = _CALL.fullmatch(init.strip())
     kind, text = call.groups() if call else ("", None)
     least, most = {"normal": (0, 1), "constant": (1, 1)}.get(kind, (0, 0))
@@ -96,7 +96,7 @@ def _parsed(init: str) -> tuple[str, float] | None:
 
 
 def _floats(text: str | None) -> list[float] | None:
-    """The numbers between the parentheses; None where one is no finite number."""
+    """Return the numbers between the parentheses; None where one is no finite number."""
     try:
         numbers = [float(word) for word in (text or "").split(",") if word.strip()]
     except ValueError:

@@ -26,7 +26,7 @@ _REMEDY = "a session built with SessionConfig.debug(), which keeps every node th
 
 
 class Inspection:
-    """Reads what a session computes. Methods without a docstring are those of `Session`."""
+    """A reader of the values that a session computes. Methods without a docstring are those of `Session`."""
 
     def __init__(self, loaded: LoadedPlan, nodes: Nodes, values: Values, steps: Steps) -> None:
         self.loaded, self.nodes, self.values, self.steps = loaded, nodes, values, steps
@@ -96,8 +96,8 @@ class Inspection:
         return self.each_dispatch(lambda d, results: (d, results[0]))
 
     def each_dispatch(self, row: Callable[[Dispatch, Results], Row], step: int | None = None) -> list[Row]:
-        """Run forward and backward group by group without counting a step, and return `row` of every dispatch and its
-        results (`Values.read_results`), in order; the caches that the plan writes are afterwards as before. `step`: the
+        """Run forward and backward group by group without counting a step, and return `row(dispatch, results)` of each,
+        in order (results: `Values.read_results`); the caches that the plan writes are afterwards as before. `step`: the
         step, from 0, whose random numbers are drawn, else the next. Checks nothing."""
 
         def run() -> list[Row]:

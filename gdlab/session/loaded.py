@@ -21,7 +21,7 @@ class LoadedPlan:
         try:
             self.program = device.load(plan, shared)
         except MemoryError as error:
-            raise SessionError("session", "memory", str(error), "a plan that this machine holds") from None
+            raise SessionError("session", "memory", str(error), "a plan that fits into this machine") from None
 
     def close(self) -> None:
         """Release the device buffers; idempotent."""
@@ -35,16 +35,16 @@ class LoadedPlan:
 
     @property
     def turn(self) -> OwnerThread:
-        """The turn of the program: long work is `called` in it, so that it can be interrupted."""
+        """The thread that owns the program: long work goes through its `call`, so that it can be interrupted."""
         return self.program.turn
 
     def check_open(self, where: str) -> None:
-        """Raise `SessionError` after `close`."""
+        """Raise `SessionError` if this is closed."""
         if self.closed:
             raise SessionError(where, "session", "closed", "an open session")
 
     def check_training(self, where: str) -> None:
-        """Raise `SessionError` after `close`, and for a plan of inference."""
+        """Raise `SessionError` if this is closed, or its plan is for inference."""
         self.check_open(where)
         if self.plan.mode != "training":
             raise SessionError(where, "session", "an inference session", "a training session")

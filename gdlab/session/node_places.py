@@ -11,8 +11,9 @@ from gdlab.rewrite import OptimizeReport
 
 @dataclass(frozen=True)
 class Nodes:
-    """`place[id]` is the node of the compiled graph that holds the value of node `id` of `written`, None where rewrites
-    left none, and then `why[id]` says which. `home` is the graph whose Values people hold."""
+    """The places of the written graph's values: `place[id]` is the node of the compiled graph that holds the value of
+    node `id` of `written`, None where rewrites left none, and then `why[id]` says which. `home` is the graph whose
+    Values people hold."""
 
     written: Graph
     home: Graph
@@ -38,5 +39,5 @@ def nodes_of(written: Graph, home: Graph, reports: Sequence[OptimizeReport]) -> 
 
 
 def nodes_as_compiled(graph: Graph) -> Nodes:
-    """Of a plan that came without its history: the compiled graph is all there is."""
+    """Return the nodes of a plan that came without its history: its compiled graph counts as the written one."""
     return Nodes(graph, graph, {n.id: n.id for n in graph})

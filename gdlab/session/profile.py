@@ -30,15 +30,15 @@ Row = tuple[int, str, float]  # dispatch, label, seconds
 
 
 class Timings(list[Row]):
-    """(dispatch, label, seconds) of one step; where there are none, `reason` says why."""
+    """The timings (dispatch, label, seconds) of one step; where there are none, `reason` says why."""
 
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchProfile:
-    """One dispatch over all samples; seconds; `share` of the sum of all medians; what the roofline `predicted`, and the
-    `verdict` in words: `memory-bound, 62 % of the roof`."""
+    """The times of one dispatch over all samples, in seconds; `share` of the sum of all medians; the time that the
+    roofline `predicted`, and the `verdict` in words: `memory-bound, 62 % of the roof`."""
 
     index: int
     phase: str
@@ -56,8 +56,8 @@ class DispatchProfile:
 
 @dataclass(frozen=True, slots=True)
 class SessionProfile:
-    """Several timed steps. Times per dispatch are not those of a step: on a software adapter a stamp takes 12-70 µs.
-    `machine`: whose roofline the predictions are of."""
+    """The times of several steps. Those of the dispatches do not add up to that of a step: on a software adapter a
+    stamp takes 12-70 µs. `machine`: whose roofline the predictions are of."""
 
     device: str
     mode: str
@@ -70,13 +70,14 @@ class SessionProfile:
     dispatches: tuple[DispatchProfile, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Every field as plain JSON values."""
+        """Return every field as plain JSON values."""
         plain = asdict(self)
         plain["dispatches"] = [d | {"origin": list(d["origin"])} for d in plain["dispatches"]]
         return plain
 
     def to_chrome_trace(self) -> dict[str, Any]:
-        """Trace events (microseconds), the medians one after the other: chrome://tracing and Perfetto open it."""
+        """Return trace events (microseconds), the medians one after the other: chrome://tracing and Perfetto open it.
+        """
         events: list[dict[str, Any]] = [
             {"name": "process_name", "ph": "M", "pid": 1, "tid": 1, "args": {"name": self.device}}
         ]
@@ -112,7 +113,7 @@ class SessionProfile:
 
 
 def check_samples(where: str, what: str, samples: object) -> int:
-    """Return a number of timed steps, or raise."""
+    """Return a number of timed steps, or raise if it is no int ≥ 1."""
     if not isinstance(samples, (int, np.integer)) or isinstance(samples, bool) or samples < 1:
         raise ArgumentError(where, what, repr(samples), "an int ≥ 1")
     return int(samples)
@@ -179,7 +180,7 @@ class Profiling:
         return self.loaded.turn.call(lambda: self.timed(count, train))
 
     def timed(self, samples: int, train: bool) -> SessionProfile:
-        """`capture` in the turn of the device, without checks."""
+        """Do the work of `capture` without its checks, on the thread that owns the device."""
         with nullcontext() if train else rehearsal(self.values, self.updates, self.steps):
             self._profile = self._capture(samples)
         return self._profile

@@ -35,8 +35,8 @@ class PartialStep:
 
 @dataclass(slots=True)
 class Progress:
-    """The number of steps made, and the partial step that is under way or was made last. `draw_offset`: random numbers
-    are those of step `steps + draw_offset`."""
+    """The number of steps made, and the partial step under way, or the last one. `draw_offset`: random numbers are
+    those of step `steps + draw_offset`."""
 
     steps: int = 0
     draw_offset: int = 0
@@ -44,7 +44,7 @@ class Progress:
 
     @property
     def draw(self) -> int:
-        """The number of the next step's random numbers, from 0."""
+        """The number of the next step, from 0, which its random numbers depend on."""
         return self.steps + self.draw_offset
 
     @property

@@ -14,9 +14,9 @@ from gdlab.session.values import Values
 
 @contextmanager
 def rehearsal(values: Values, updates: Updates, steps: Steps) -> Iterator[None]:
-    """Restore, behind the block, every kept buffer that steps write (parameters, gradients, outputs, moments, sums),
-    the counters and the totals. Losses of the steps are dropped; take those of earlier ones first. Call it on the owner
-    thread."""
+    """At the end of the block, restore every buffer that steps write and later ones read (parameters, gradients,
+    outputs, moments, sums), the counters and the totals. Losses of the steps are dropped; take those of earlier ones
+    first. Call it on the owner thread."""
     loaded, progress = values.loaded, steps.progress
     program, traffic = loaded.program, loaded.program.counters
     buffers = (*loaded.plan.buffers, *updates.state_buffers)

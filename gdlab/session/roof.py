@@ -16,7 +16,7 @@ Bound = Literal["launch", "memory", "compute"]
 
 
 def machine_of(device: Any) -> Machine:
-    """The figures that were measured on a device, else the nominal ones."""
+    """Return the figures that were measured on a device, else the nominal ones."""
     try:
         return kept_machine(device)
     except OptimizeError:
@@ -24,19 +24,19 @@ def machine_of(device: Any) -> Machine:
 
 
 def machine_words(machine: Machine) -> str:
-    """The machine, and for the nominal one how to measure this one."""
+    """Name the machine in words; for nominal figures, say how to measure this machine."""
     if machine.name:
         return f"{machine.name} ({machine.figures})"
     return f"a nominal machine ({machine.figures}): python -m gdlab bench --calibrate measures this one"
 
 
 def predicted(machine: Machine, dispatch: Dispatch) -> float:
-    """Seconds that a dispatch takes at least."""
+    """Return the least time that a dispatch takes, in seconds."""
     return machine.launch_seconds + max(_parts(machine, dispatch))
 
 
 def bound(machine: Machine, dispatch: Dispatch) -> Bound:
-    """The largest part of the roofline."""
+    """Return the part of the roofline (memory, arithmetic or launch) that takes a dispatch the longest."""
     memory, compute = _parts(machine, dispatch)
     if max(memory, compute) < machine.launch_seconds:
         return "launch"
@@ -44,7 +44,7 @@ def bound(machine: Machine, dispatch: Dispatch) -> Bound:
 
 
 def verdict(machine: Machine, dispatch: Dispatch, seconds: float) -> str:
-    """Return what bounds a dispatch that took `seconds`, and how much of the roof it reaches, in words."""
+    """Return the bound of a dispatch that took `seconds`, and the share of the roof that it reaches, in words."""
     share = 100 * predicted(machine, dispatch) / seconds if seconds > 0 else 100.0
     percent = "over 100" if share > 100.5 else whole(share) if share >= 0.95 else "under 1"
     return f"{bound(machine, dispatch)}-bound, {percent} % of the roof"

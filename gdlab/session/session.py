@@ -94,7 +94,7 @@ class Session(Closing):
         self.values.set_input(name, data)
 
     def set_input_u32(self, name: str, data: Any) -> None:
-        """`set_input` of an input of indices; `DTypeError` for another."""
+        """Set an input of indices as `set_input` does; `DTypeError` for another input."""
         self.values.set_input_u32(name, data)
 
     def set_parameter(self, name: str, data: Any) -> None:
@@ -102,7 +102,7 @@ class Session(Closing):
         self.values.set_parameter(name, data)
 
     def upload_param(self, name: str, data: Any) -> None:
-        """`set_parameter`, for state that is kept in a parameter, such as a cache that is emptied."""
+        """Set a parameter as `set_parameter` does, if it holds state, such as a cache to be emptied."""
         self.values.set_parameter(name, data, "upload_param")
 
     def set_parameter_packed(self, name: str, data: bytes) -> None:
@@ -175,17 +175,17 @@ class Session(Closing):
         return self.values.places.types[self.values.parameter("param_size", name)].num_elements
 
     def has_parameter(self, name: str) -> bool:
-        """Whether the graph has this parameter."""
+        """Return whether the graph has this parameter."""
         self.loaded.check_open("has_parameter")
         return isinstance(name, str) and name in self.values.places.parameters
 
     def has_input(self, name: str) -> bool:
-        """Whether the graph has this input."""
+        """Return whether the graph has this input."""
         self.loaded.check_open("has_input")
         return isinstance(name, str) and name in self.values.places.inputs
 
     def has_param_grad(self, name: str) -> bool:
-        """Whether a gradient of this parameter is computed."""
+        """Return whether a gradient of this parameter is computed."""
         return self.values.has_param_grad(name)
 
     def num_outputs(self) -> int:
@@ -317,7 +317,7 @@ class Session(Closing):
         self.updates.update_once("adam_step", optimizer("adam_step", "adam", **numbers))
 
     def sgd_step_cpu(self, lr: float) -> None:
-        """`sgd_step` through the host: read parameters and gradients, update in float32, write back."""
+        """Make one SGD update on the host: read parameters and gradients, update in float32, write back."""
         self.updates.sgd_step_cpu(lr)
 
     def set_lr_multiplier(self, prefix: str, k: float) -> None:
@@ -385,7 +385,7 @@ class Session(Closing):
         return self.inspection.read_node_by_name(name)
 
     def node_names(self) -> list[str]:
-        """Return the names of the graph as written, in node order: what `read_node_by_name` takes."""
+        """Return the names of the graph as written, in node order, as `read_node_by_name` takes them."""
         return self.inspection.node_names()
 
     def step_debug(self) -> DebugStepReport:
@@ -417,7 +417,7 @@ class Session(Closing):
         return self.inspection.dump_grad_summary(top_n)
 
     def memory_summary(self) -> MemorySummary:
-        """Return what is allocated now."""
+        """Return the memory allocated now."""
         self.loaded.check_open("memory_summary")
         return summary(self.loaded.plan, self.updates.update)
 
@@ -496,7 +496,7 @@ class Session(Closing):
         self.checkpoints.load(path)
 
     def snapshot(self) -> CheckpointContent:
-        """Return parameters, moments and the Adam counter as they are now, in memory: what `restore` takes."""
+        """Return parameters, moments and the Adam counter as they are now, in memory, for `restore`."""
         return self.checkpoints.snapshot()
 
     def restore(self, snapshot: CheckpointContent, steps: int = 0) -> None:
@@ -574,6 +574,6 @@ def _shared(plan: ExecutionPlan, device: Device, other: Session, names: Collecti
 
 
 def _storage_of(plan: ExecutionPlan, name: str) -> str:
-    """Return what a parameter is stored in, with all that lies there, in words."""
+    """Describe the storage of a parameter, with all parameters in it."""
     packed = (d for d in plan.derived_params if name in dict(d.sources))
     return next((f"{d.name} {d.sources} along axis {d.axis}" for d in packed), "a buffer of its own")

@@ -27,7 +27,7 @@ PassReport = OptimizeReport | AutodiffReport
 
 @dataclass(frozen=True, slots=True)
 class StageSpec:
-    """State how a stage is made: from stage `parent`, by `optimize` in a `phase`, or (None) by `differentiate`."""
+    """The way a stage is made: from stage `parent`, by `optimize` in a `phase`, or (None) by `differentiate`."""
 
     key: str
     role: Role
@@ -38,7 +38,7 @@ class StageSpec:
     def made(
         self, graph: Graph, report: PassReport | None = None, options: Mapping[str, Any] | None = None
     ) -> PipelineStage:
-        """Return the stage, with what the pass gave."""
+        """Return the stage, with the results of the pass."""
         return PipelineStage(self.key, self.role, self.title, self.parent, graph, report, options)
 
 
@@ -59,7 +59,7 @@ COMPILED: Mapping[PlanMode, str] = {"training": "final", "inference": "optimized
 
 @dataclass(frozen=True, slots=True)
 class PipelineStage:
-    """Hold a graph on its way to a plan, and the report of the pass that made it from stage `parent`. `options`: the
+    """A graph on its way to a plan, and the report of the pass that made it from stage `parent`. `options`: the
     arguments of `optimize`, None where nothing was optimized."""
 
     key: str
@@ -85,7 +85,8 @@ class PipelineStage:
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """Make the stages of a written graph in order, and the plans compiled from the last of them; each is made once.
+    """The stages of a written graph in order, and the plans compiled from the last of them; each is made once, at first
+    use.
 
     `optimize`: arguments of `gdlab.optimize`, None: nothing is rewritten. `skip_full_optimize`: nothing is rewritten
     after differentiation. `history`: whether reports tell how the e-graph grew (None: of graphs of up to 300 nodes).
@@ -108,7 +109,7 @@ class Pipeline:
         self._seal(self.graph)
 
     def _seal(self, graph: Graph) -> None:
-        """Refuse later changes of a graph: what was made from it would no longer belong to it."""
+        """Refuse later changes of a graph, because results made from it would no longer belong to it."""
         graph.sealed = f"{self.name}, which is complete"
 
     @property
@@ -178,7 +179,7 @@ class Pipeline:
         return OptimizeReport.merge(first, others[0]) if others and self.compiled.options is not None else first
 
     def nodes(self, home: Graph) -> Nodes:
-        """Return where the nodes of the written graph went; `home` is the graph whose Values people hold."""
+        """Return the places of the written graph's nodes; `home` is the graph whose Values the user holds."""
         return nodes_of(self.graph, home, self.reports)
 
     def image(self, key: str, id: int) -> int | None:

@@ -40,7 +40,7 @@ class Steps:
 
     # several ----------------------------------------------------------------------------------------------------------
     def _checked(self, count: int | None, feeds: Sequence[Mapping[str, Any]] | None) -> tuple[int, list[Uploads]]:
-        """Return the number of steps, and what is written before each (nothing: an empty list), all of it checked."""
+        """Return the number of steps, and the uploads before each (an empty list for none), all of them checked."""
         self.loaded.check_open("step")
         given = isinstance(count, (int, np.integer)) and not isinstance(count, bool) and count >= 1
         if count is not None and not given:
@@ -103,8 +103,8 @@ class Steps:
                 self.progress.steps, self.updates.adam_steps, self.updates.window = counts[made - 1]
 
     def launch_many(self, parts: Sequence[tuple[Uploads, Sequence[BufferCopy]]], landing: Readback) -> None:
-        """`launch` for each of the parts in one call of the program: uploads, a step, copies. Their landing is one.
-        Called in the turn of the device."""
+        """Launch each of the parts (uploads, a step, copies) in one call of the program. Their landing is one. Called
+        in the turn of the device."""
         self.make_together([uploads for uploads, _ in parts], [copies for _, copies in parts], landing)
 
     def wait(self) -> None:
@@ -266,7 +266,7 @@ class Steps:
             partial.reversible = False
 
     def _store_snapshot(self, partial: PartialStep) -> None:
-        """Store what the dispatches so far have written and later ones, or the next steps, need."""
+        """Store the buffers that dispatches so far have written, and that later ones or the next steps read."""
         plan, memory, position = self.loaded.plan, self.loaded.plan.memory, partial.position
         known, pinned = len(plan.buffers), memory.pinned
         written = dict.fromkeys(b for d in partial.dispatches[:position] for b in d.writes)

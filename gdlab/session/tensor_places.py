@@ -12,9 +12,9 @@ from gdlab.plan.records import ExecutionPlan, Place
 
 @dataclass(frozen=True)
 class Places:
-    """Places by name. `derived`: parameters that are the storage of others; `shapes`: of these and of their gradients,
-    by buffer; `types`: of parameters and inputs, by place; `gradients`: the place of a parameter's gradient;
-    `index_bounds`: the limit of what an input of indices may hold."""
+    """The places of a plan's tensors by name. `derived`: parameters that are the storage of others; `shapes`: of these
+    and of their gradients, by buffer; `types`: of parameters and inputs, by place; `gradients`: the place of a
+    parameter's gradient; `index_bounds`: the limit of what an input of indices may hold."""
 
     parameters: Mapping[str, Place]
     inputs: Mapping[str, int]

@@ -33,7 +33,7 @@ class SessionTensor:
 
     @property
     def shape(self) -> Shape:
-        """Its extents in the graph."""
+        """The tensor's extents in the graph."""
         return self.type.shape
 
     def writers(self, dispatches: Sequence[Dispatch]) -> list[int]:
@@ -98,7 +98,7 @@ def _of_node(session: Session, where: str, name: str, id: int) -> SessionTensor:
 
 
 def tensor_at(session: Session, where: str, buffer: int) -> SessionTensor:
-    """Return what lies in a buffer, by its number in the plan (behind those of the plan stand those of the update)."""
+    """Return the tensor in a buffer, by its number in the plan (behind those of the plan stand those of the update)."""
     session.loaded.check_open(where)
     plan = session.plan()
     buffers = (*plan.buffers, *session.updates.state_buffers)
@@ -113,7 +113,7 @@ def tensor_at(session: Session, where: str, buffer: int) -> SessionTensor:
 
 
 def _stays(plan: ExecutionPlan, buffer: int) -> bool:
-    """Whether nothing comes to lie there behind it."""
+    """Return whether no later buffer reuses this buffer's memory within a step."""
     return buffer in plan.memory.pinned or plan.memory.slots[plan.memory.slot_of[buffer]].tenants[-1] == buffer
 
 
@@ -142,7 +142,7 @@ def dispatch_of(session: Session, where: str, name: str) -> int:
 
 
 def read_tensor(session: Session, tensor: SessionTensor) -> Array:
-    """Return what lies there now, in its shape."""
+    """Return the data at the tensor's place now, in its shape."""
     shaped: Array = session.values.read(tensor.place).reshape(tensor.shape)
     return shaped if shaped.dtype == np.uint32 else shaped.astype(np.float32, copy=False)
 

@@ -1,4 +1,5 @@
-"""Count what a whole step has, the plan and its update: `totals(plan, update).groups`; every view reads it here."""
+"""Count the dispatches, groups and bytes of a whole step, the plan and its update: `totals(plan, update).groups`; every
+view reads it here."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from gdlab.plan.records import ExecutionPlan, Update
 
 @dataclass(frozen=True, slots=True)
 class StepTotals:
-    """Dispatches, barrier groups and bytes of a step. `dispatches` includes the last `updates`, those of the update.
+    """The numbers of dispatches, barrier groups and bytes of a step. `dispatches` includes the last `updates`, those of
+    the update.
 
     `physical_bytes` are allocated: slots of the plan and `state_bytes` of the optimizer's state, which is alive in
     every group and so counts at the peak. Logical sizes are without the padding. `parts` are what the physical bytes
@@ -53,7 +55,8 @@ _ORDER = ("inputs", "parameters", "gradients", "optimizer state", "outputs", "ca
 
 
 def parts_of(plan: ExecutionPlan, update: Update | None = None) -> tuple[tuple[str, int], ...]:
-    """Return what the memory of a step holds, in padded bytes that add up to its physical bytes; nothing empty.
+    """Return the memory of a step by kind of content, in padded bytes that add up to its physical bytes; without empty
+    kinds.
 
     A slot that several buffers may share is a reusable one, of whatever they are; sums of gradients over several
     steps count as gradients, factors of a clip as scratch.
@@ -72,7 +75,7 @@ def parts_of(plan: ExecutionPlan, update: Update | None = None) -> tuple[tuple[s
 
 
 def parts_words(parts: Iterable[tuple[str, int]]) -> str:
-    """Say what memory holds: `inputs 19 KB, parameters 39.4 KB, reusable slots 68.6 KB`."""
+    """Say in words how much memory each part takes: `inputs 19 KB, parameters 39.4 KB, reusable slots 68.6 KB`."""
     found = dict(parts)  # a document that was read holds them in the order of their names
     return ", ".join(f"{name} {nbytes(found[name])}" for name in _ORDER if name in found)
 

@@ -1,4 +1,4 @@
-"""The configured update rule with its numbers, checked; and what the update kernels read per step."""
+"""The configured update rule with its numbers, checked; and the numbers that update kernels read per step."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ class Optimizer:
 
     @staticmethod
     def sgd(lr: float = 0.01) -> Optimizer:
-        """SGD with this rate."""
+        """Return SGD with this rate."""
         return optimizer("Optimizer.sgd", "sgd", lr=lr)
 
     @staticmethod
     def adam(lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Optimizer:
-        """Adam with these numbers."""
+        """Return Adam with these numbers."""
         return optimizer("Optimizer.adam", "adam", lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon)
 
     @staticmethod
     def of(rule: str, **numbers: float) -> Optimizer:
-        """Any update rule by its name; numbers that are not given have the rule's defaults."""
+        """Return any update rule by its name; numbers that are not given have the rule's defaults."""
         return optimizer("Optimizer.of", rule, **numbers)
 
     @property
     def counts(self) -> bool:
-        """Whether its updates move the Adam counter."""
+        """Whether updates by this rule move the Adam counter."""
         return self.rule != "none" and RULES[self.rule].counts
 
     @property
@@ -64,7 +64,7 @@ _FIELDS = {field.name for field in fields(Optimizer)} - {"rule", "more"}
 
 
 def optimizer(where: str, rule: str, **numbers: float) -> Optimizer:
-    """The rule with these numbers, or the error that says which is wrong."""
+    """Return the rule with these numbers, or raise the error that says which number is wrong."""
     record = rule_of(where, rule)
     known = {n.name: n for n in record.numbers}
     if not record.configurable:
@@ -74,7 +74,7 @@ def optimizer(where: str, rule: str, **numbers: float) -> Optimizer:
             raise unknown_name(where, f"number of {rule}", name, known)
     missing = [n.name for n in record.numbers if n.default is None and n.name not in numbers]
     if missing:
-        raise SessionError(where, missing[0], "nothing", f"a number: {rule} has no default of it")
+        raise SessionError(where, missing[0], "nothing", f"a number: {rule} has no default for it")
     given = {n.name: n.default for n in record.numbers if n.default is not None} | numbers
     checked = {name: _CHECKS[n.kind](where, name, given[name]) for name, n in known.items()}
     own = {name: value for name, value in checked.items() if name in _FIELDS}
@@ -82,7 +82,7 @@ def optimizer(where: str, rule: str, **numbers: float) -> Optimizer:
 
 
 def checked(where: str, given: Optimizer) -> Optimizer:
-    """The same rule with the same numbers, or the error that says which is wrong: its fields may hold anything."""
+    """Return the same rule with its numbers checked, or raise the error that says which is wrong."""
     if not isinstance(given, Optimizer):
         raise SessionError(where, "rule", type(given).__name__, "an Optimizer, such as Optimizer.adam(lr)")
     return given if given == Optimizer() else optimizer(where, given.rule, **given.numbers)
@@ -110,17 +110,17 @@ _CHECKS: Mapping[NumberKind, Callable[[str, str, float], float]] = {
 
 
 def norm_clip(where: str, limit: float | None) -> Clip | None:
-    """All gradients together, or None."""
+    """Return a clip of the norm of all gradients together, None without a limit."""
     return None if limit is None else Clip("norm", *above_zero(where, max=limit))
 
 
 def adaptive_clip(where: str, clip: float | None, pmin: float) -> Clip | None:
-    """Each parameter's gradient, or None."""
+    """Return a clip of each parameter's gradient against the parameter, None without one."""
     return None if clip is None else Clip("adaptive", *above_zero(where, clip=clip, pmin=pmin))
 
 
 def above_zero(where: str, **values: float) -> list[float]:
-    """The values as floats, when all are finite and > 0 (as float32 too)."""
+    """Return the values as floats; `SessionError` unless all are finite and > 0 (as float32 too)."""
     for name, value in values.items():
         if not is_real(value) or not value > 0 or not np.float32(value) > 0:
             raise SessionError(where, name, repr(value), "a number > 0")
@@ -148,8 +148,8 @@ _NO_RULE: _Recipe = (len(SCALARS), (), {})
 
 @lru_cache(256)
 def _recipe(rule: UpdateRule, optimizer: Optimizer) -> _Recipe:
-    """Return how many numbers there are, where those of the rule lie, and what it computes them from: the same in every
-    step."""
+    """Return the number of scalars, the places of the rule's own, and the inputs of their formulas, all the same in
+    every step."""
     places = scalar_places(rule.scalars)
     size = len(scalar_places(SCALARS) | places)
     return size, tuple((place, name) for name, place in places.items()), rule.rounded(optimizer.numbers)

@@ -22,7 +22,7 @@ from gdlab.session.values import Values
 
 @dataclass(frozen=True, slots=True)
 class UpdateSettings:
-    """Settings for every update rule: factors of the rate by prefix of a parameter's name, clipping, and the number
+    """The settings for every update rule: factors of the rate by prefix of a parameter's name, clipping, and the number
     of steps whose gradients are added up for one update."""
 
     multipliers: Mapping[str, float] = field(default_factory=dict)

@@ -26,8 +26,8 @@ _REMEDIES = "initialize(seed), initialize(zeros=True), set_parameter or load_che
 
 
 class UnsetParameters:
-    """The parameters of a session that have no value yet. `holders`: by parameter the set that tells, which is one for
-    all sessions that share the parameter."""
+    """The set of a session's parameters that have no value yet. `holders`: by parameter the set that tells, which is
+    one for all sessions that share the parameter."""
 
     def __init__(self, names: Iterable[str], shared: Mapping[str, set[str]] | None = None) -> None:
         own = set(names)
@@ -36,19 +36,20 @@ class UnsetParameters:
         self._sets = tuple({id(held): held for held in self.holders.values()}.values())
 
     def __bool__(self) -> bool:
-        """False: all have one. True: some may have none, perhaps those of another session alone."""
+        """Return False if every parameter has a value; True if some may have none, perhaps only those of another
+        session."""
         return any(self._sets)
 
     def __contains__(self, name: object) -> bool:
         return name in self.holders and name in self.holders[str(name)]
 
     def have(self, names: Iterable[str]) -> None:
-        """Note that these have a value now."""
+        """Note that these parameters have a value now."""
         for name in names:
             self.holders[name].discard(name)
 
     def lack(self, names: Iterable[str]) -> None:
-        """Note that these have no value."""
+        """Note that these parameters have no value."""
         for name in names:
             self.holders[name].add(name)
 
@@ -112,18 +113,18 @@ class Values:
 
     # transfers --------------------------------------------------------------------------------------------------------
     def read(self, place: Place) -> Array:
-        """Return a copy of what lies at a place now."""
+        """Return a copy of the data at a place now."""
         return self.loaded.exclusively(lambda: self.download(place))
 
     def read_results(self, dispatch: Dispatch) -> tuple[Array, ...]:
-        """Return what lies now where a dispatch writes: each of its results; ranges of columns side by side as one."""
+        """Return the present data of each result of a dispatch; ranges of columns side by side as one."""
         if not dispatch.in_columns:
             return tuple(self.read(b) for b in dispatch.outputs)
         rows = dispatch.type.shape[0]
         return (np.concatenate([self.read(b).reshape(rows, -1) for b in dispatch.outputs], 1),)
 
     def download(self, place: Place) -> Array:
-        """Return a copy of what lies at a place; call it on the owner thread, or `exclusively`."""
+        """Return a copy of the data at a place; call it on the owner thread, or `exclusively`."""
         if isinstance(place, int):
             return self.loaded.program.download(place)
         return np.ascontiguousarray(self._storage(place)[slices_of(place)])
@@ -158,7 +159,7 @@ class Values:
         return [(b, as_array(where, name, data, types[b], bounds.get(name))) for b, name, data in found]
 
     def fed(self, buffers: Iterable[int]) -> None:
-        """Note that the inputs in these buffers have a value."""
+        """Note that the inputs in these buffers have a value now."""
         written = set(buffers)
         self.unset_inputs -= {name for name, buffer in self.places.inputs.items() if buffer in written}
 

@@ -1,1 +1,1 @@
-"""A written graph and everything made from it: what a `%%graph` cell binds."""
+"""A written graph and everything made from it: it is the value that a `%%graph` cell binds."""

@@ -12,7 +12,7 @@ from gdlab.study.parity import Check, CheckProgress, check_execution
 
 
 class Checks:
-    """Check the pipeline that an execution runs; `numbers` are the newest values that were asked for."""
+    """The checks of the pipeline that an execution runs; `numbers` are the newest values that were asked for."""
 
     def __init__(self, execution: Execution) -> None:
         self.execution = execution

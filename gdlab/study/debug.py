@@ -15,7 +15,15 @@ from gdlab.base.statistics import difference, window
 from gdlab.session.run.breakpoints import Break
 from gdlab.session.run.lookout import Watched
 from gdlab.study.execution import Execution
-from gdlab.study.microscope import Against, Microscope, TensorAtDispatch, other_value, take, value_of, values_so_far
+from gdlab.study.microscope import (
+    Against,
+    Microscope,
+    TensorAtDispatch,
+    newest_value,
+    other_value,
+    value_of,
+    values_so_far,
+)
 from gdlab.study.targets import Targets
 
 _MOST_LOOKED = 256
@@ -23,7 +31,7 @@ _MOST_LOOKED = 256
 
 @dataclass(frozen=True, slots=True)
 class Debugger:
-    """Debug the session of an execution; watches, breakpoints and looks are kept by its runner."""
+    """The debugger of an execution's session; watches, breakpoints and looks are kept by its runner."""
 
     execution: Execution
     targets: Targets
@@ -66,12 +74,12 @@ class Debugger:
     def look(
         self, name: str, *, row: int = 0, col: int = 0, slice: Sequence[int] = (), against: Against | None = None
     ) -> Microscope:
-        """Return a tensor as it is now, and remember its figures for documents."""
+        """Return a tensor as it is now, and keep its figures for documents."""
         if against is not None and against not in get_args(Against):
             raise ArgumentError("look", "against", repr(against), f"one of {', '.join(get_args(Against))}")
         self.execution.runner.refuse_while_running("a look")
         target = self.targets.find(name)
-        taken = take(self.execution, target)
+        taken = newest_value(self.execution, target)
         value = value_of(target, taken, slice)
         compared = None
         if against is not None:

@@ -1,4 +1,4 @@
-"""Run the plan of a pipeline: a device, a session and its runner, each opened at first use, and what they are fed."""
+"""Run the plan of a pipeline: a device, a session and its runner, each opened at first use, and their feed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from gdlab.session.updates import UpdateSettings
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Hold what a new session begins with: a feed as a person gave it, the rule of the update and its settings."""
+    """The state that a new session begins with: a feed as a person gave it, the rule of the update and its settings."""
 
     feed: Any = None
     optimizer: Optimizer = Optimizer()
@@ -42,7 +42,7 @@ class Opening:
 
 
 class Execution:
-    """Hold the device, the session and the runner of a study called `name`.
+    """The device, the session and the runner of a study called `name`.
 
     `home`: the graph whose Values people hold. `weights`: parameters that every session begins with. `opened`: the
     session that was opened last, closed or not, and its runner; only `reopen` puts another in the place of a closed
@@ -72,15 +72,15 @@ class Execution:
         return self.pipeline.plan(self.device.target)
 
     def totals(self, recipe: Recipe | None = None) -> StepTotals:
-        """Return the dispatches, groups and bytes of a step, with the update of the open session; `recipe`: with that
-        one in its place."""
+        """Return the dispatches, groups and bytes of a step, with the update of the open session; with `recipe`, that
+        update in its place."""
         if recipe is None and self.has_session:
             return self.session.totals()
         return totals(self.plan, update_of(self.plan, recipe or Recipe()))
 
     @property
     def recipe(self) -> Recipe:
-        """Return the recipe of the session's update; without a session one that updates nothing."""
+        """Return the recipe of the session's update; without a session, a recipe that updates nothing."""
         return self.session.updates.recipe if self.has_session else Recipe()
 
     @property
@@ -95,7 +95,7 @@ class Execution:
 
     @property
     def has_session(self) -> bool:
-        """Say whether a session is open."""
+        """Return whether a session is open."""
         return self.opened is not None and not self.opened[0].closed
 
     def _open(self) -> tuple[Session, Runner]:
@@ -112,7 +112,7 @@ class Execution:
         return self.opened
 
     def _begin(self, session: Session, runner: Runner) -> None:
-        """Give a session what the first one is to begin with."""
+        """Give a session the feed, update and weights that the first one begins with."""
         first, self._opening = self._opening, Opening()
         if first.feed is not None:
             runner.feed = make_feed(first.feed, self.pipeline.graph)
@@ -122,7 +122,8 @@ class Execution:
 
     @property
     def opening(self) -> Opening:
-        """Return what a copy of this one begins with, besides the weights: the feed and the update of the session."""
+        """Return the feed and the update of the session, with which a copy of this execution begins (besides the
+        weights)."""
         if not self.has_session:
             return self._opening
         feed = self.runner.feed

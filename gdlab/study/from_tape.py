@@ -1,4 +1,4 @@
-"""Go on with an eager recording as a study: optimized, planned, trained."""
+"""Turn an eager recording into a study, to optimize, plan and train it."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ VANISHING, EXPLODING = 1e-7, 1e3  # l2 of the gradient of a loss
 
 @dataclass(frozen=True, slots=True)
 class OperandCheck:
-    """Compare one operand: how many of its elements were moved, the largest absolute error among them and the one
-    allowed there, the flat index of the worst, and `note`: why nothing was compared."""
+    """The comparison of one operand: how many of its elements were moved, the largest absolute error among them and the
+    one allowed there, the flat index of the worst, and `note`: why nothing was compared."""
 
     name: str
     type: str
@@ -52,9 +52,8 @@ class OperandCheck:
 
 @dataclass(frozen=True)
 class GradientCheck:
-    """Report what `Study.check_gradient` found: `ok`, `error` (the largest), `verdict` (one sentence), `operands`;
-    `norm` is the l2 norm of the loss's gradient at the op's result (None: none arrives), `flag` says what is wrong with
-    it."""
+    """The report of `Study.check_gradient`: `ok`, `error` (the largest), `verdict` (one sentence), `operands`; `norm`
+    is the l2 norm of the loss's gradient at the op's result (None: none arrives), `flag` says what is wrong with it."""
 
     node: int
     what: str
@@ -64,7 +63,7 @@ class GradientCheck:
 
     @property
     def ok(self) -> bool:
-        """Say whether every gradient that was compared is the slope."""
+        """Return whether every gradient that was compared is the slope."""
         return not any(o.problem for o in self.operands)
 
     @property
@@ -103,7 +102,7 @@ class GradientCheck:
 
 
 def norm_words(norm: float | None, flag: str) -> str:
-    """Write `l2 norm 0.12`, `vanishing: l2 norm 3.1e-09`."""
+    """Write the norm of a gradient in words: `l2 norm 0.12`, `vanishing: l2 norm 3.1e-09`."""
     if norm is None:
         return flag
     return f"{flag}: l2 norm {sig(norm)}" if flag else f"l2 norm {sig(norm)}"
@@ -228,7 +227,7 @@ def _moved(out: Node, operands: list[Array], attrs: dict[str, Any], which: int, 
 
 # the gradient at a node -----------------------------------------------------------------------------------------------
 def gradient_at(node: int, report: AutodiffReport, values: Mapping[int, Array]) -> tuple[float | None, str]:
-    """Return the l2 norm of the gradient of the loss at a node's result, and what is wrong with it, or ``""``."""
+    """Return the l2 norm of the gradient of the loss at a node's result, and its flag (`dead` …), or ``""``."""
     step = next((s for s in report.steps if s.node == node), None)
     if step is None or not step.cotangents:
         return None, "none: the loss does not depend on it through a parameter"

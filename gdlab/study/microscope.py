@@ -1,7 +1,7 @@
 """Look at a tensor of a study: its value and age, in numbers, and the same tensor by another executor.
 
 target = targets.find("node:0.5")
-value_of(target, take(execution, target)); other_value(execution, target, "cpu")
+value_of(target, newest_value(execution, target)); other_value(execution, target, "cpu")
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _NO_STEP = "a step by dispatches: the last one has changed the parameters"
 
 @dataclass(frozen=True, slots=True)
 class TensorAtDispatch:
-    """Hold a tensor as it was after dispatch `dispatch` (−1: after all) of step `step` (0: before the first). `place`
-    says it in words, `slice` which plane of more than two axes is drawn."""
+    """The figures of a tensor as it was after dispatch `dispatch` (−1: after all) of step `step` (0: before the first).
+    `place` says it in words, `slice` which plane of more than two axes is drawn."""
 
     name: str
     about: str
@@ -46,7 +46,7 @@ class TensorAtDispatch:
     summary: Summary
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a document holds of it."""
+        """Return the fields that a document holds."""
         return {
             "name": self.name, "about": self.about, "type": self.type, "shape": list(self.shape), "step": self.step,
             "dispatch": self.dispatch, "place": self.place, "slice": list(self.slice), **self.summary.to_json(),
@@ -55,8 +55,9 @@ class TensorAtDispatch:
 
 @dataclass(frozen=True, slots=True)
 class Microscope:
-    """Show a tensor under the microscope. `read`: bytes that were read from the device for it; only the summary and the
-    window go on from there. `why`: why there is no difference, where one was asked for and none can be."""
+    """A tensor under the microscope: its figures, a window of exact values, a difference. `read`: bytes that were read
+    from the device for it; only the summary and the window go on from there. `why`: why there is no difference, where
+    one was asked for and none can be."""
 
     value: TensorAtDispatch
     window: Window
@@ -71,7 +72,7 @@ class Microscope:
 
     @property
     def place(self) -> str:
-        """Return the point of the run at which it is looked at."""
+        """Return the point of the run at which the tensor is looked at."""
         return self.value.place
 
     @property
@@ -80,7 +81,7 @@ class Microscope:
         return self.value.summary
 
     def to_json(self) -> dict[str, Any]:
-        """Return for the page the summary of a document, the window as texts, the difference, and what `str` says."""
+        """Return for the page the summary of a document, the window as texts, the difference, and the text of `str`."""
         found = None if self.difference is None else self.difference.to_json()
         rest = {"window": self.window.to_json(), "difference": found, "why": self.why, "read": self.read}
         return {**self.value.to_json(), **rest, "text": str(self)}
@@ -98,8 +99,8 @@ class Microscope:
 
 # its value ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """Hold a value and its age, as in `TensorAtDispatch`; `read`: bytes that were read for it."""
+class DatedValue:
+    """A value and its age, as in `TensorAtDispatch`; `read`: bytes that were read for it."""
 
     data: Array
     step: int
@@ -108,9 +109,9 @@ class Taken:
     read: int
 
 
-def take(execution: Execution, target: TensorTarget) -> Taken:
-    """Return the newest value of a target; of one without memory of its own the reference's, from what the step began
-    with."""
+def newest_value(execution: Execution, target: TensorTarget) -> DatedValue:
+    """Return the newest value of a target; for a target without memory of its own that of the reference, from the state
+    at the start of the step."""
     if target.tensor is None:
         return _by_reference(execution, target)
     session, lookout = execution.session, execution.runner.lookout
@@ -129,15 +130,15 @@ def take(execution: Execution, target: TensorTarget) -> Taken:
     older = f"after dispatch {dispatch} of step {step}"
     place = execution.runner.place or f"after step {step}" if step == now[0] else older
     read = 0 if kept else _bytes_read(session, tensor)
-    return Taken(np.asarray(data).reshape(target.type.shape), step, dispatch, place, read)
+    return DatedValue(np.asarray(data).reshape(target.type.shape), step, dispatch, place, read)
 
 
 def moment(session: Session) -> tuple[int, int]:
-    """Return the step and the last dispatch of it that has run; −1 behind a step."""
+    """Return the step and the last dispatch of it that has run; −1 between steps."""
     return session.step_count + (session.position > 0), session.position - 1
 
 
-def value_of(target: TensorTarget, taken: Taken, slice: Sequence[int] = ()) -> TensorAtDispatch:
+def value_of(target: TensorTarget, taken: DatedValue, slice: Sequence[int] = ()) -> TensorAtDispatch:
     """Return a value in numbers, with its name and age."""
     shape = target.type.shape
     return TensorAtDispatch(
@@ -147,39 +148,39 @@ def value_of(target: TensorTarget, taken: Taken, slice: Sequence[int] = ()) -> T
 
 
 def values_so_far(execution: Execution, targets: Targets) -> list[TensorAtDispatch]:
-    """Return each tensor that is watched, as it lies there or as a finished run left it; then what was looked at, as it
-    was. Nothing that hangs on when a run was sampled: the same run tells the same."""
+    """Return each tensor that is watched, as it lies there or as a finished run left it; then the tensors that were
+    looked at, as they were. Nothing that hangs on when a run was sampled: the same run tells the same."""
     runner, found = execution.runner, dict[tuple[str, str], TensorAtDispatch]()
     for watched in list(runner.lookout.watches.values()) if runner.state != "running" else ():
         target = targets.find(watched.name)
         with suppress(SessionError):  # it has no value now
             if runner.lookout.lies(watched.tensor, *moment(execution.session)) or _ended(execution):
-                found[target.name, target.about] = value_of(target, take(execution, target))
+                found[target.name, target.about] = value_of(target, newest_value(execution, target))
     for value in list(runner.lookout.looked.values()):
         found.setdefault((value.name, value.about), value)
     return list(found.values())
 
 
 def _ended(execution: Execution) -> bool:
-    """Say whether a run is over: then every watched tensor was looked at in its last step."""
+    """Return whether a run is over: then every watched tensor was read in its last step."""
     return not execution.session.under_way and execution.session.step_count >= execution.runner.wanted
 
 
 def _unset(session: Session, tensor: SessionTensor) -> bool:
-    """Say whether it is the storage of parameters of which some have no value yet."""
+    """Return whether a tensor is the storage of parameters of which some have no value yet."""
     waiting = set(session.unset_parameters)
     whole = (d for d in session.plan().derived_params if d.name == tensor.name)
     return any(name in waiting for d in whole for name, _ in d.sources)
 
 
 def _bytes_read(session: Session, tensor: SessionTensor) -> int:
-    """Return the bytes that a read of the tensor takes: of a part of a buffer, those of all of it."""
+    """Return the bytes that a read of the tensor takes: for a part of a buffer, those of the whole buffer."""
     if isinstance(tensor.place, int):
         return tensor.type.size_bytes
     return session.plan().buffers[tensor.place.buffer].nbytes
 
 
-def _by_reference(execution: Execution, target: TensorTarget) -> Taken:
+def _by_reference(execution: Execution, target: TensorTarget) -> DatedValue:
     session = execution.session
     feeds = None if {*session.unset_inputs, *session.unset_parameters} else initial_leaves(session)
     if feeds is None:
@@ -187,12 +188,12 @@ def _by_reference(execution: Execution, target: TensorTarget) -> Taken:
         raise SessionError("look", target.name, given, f"its value by the reference, which takes {_NO_STEP}")
     step = session.step_count + session.under_way
     place = f"by the reference in float64, for it went into {target.went}"
-    return Taken(_reference(execution, target, feeds), step, -1, place, 0)
+    return DatedValue(_reference(execution, target, feeds), step, -1, place, 0)
 
 
 # the same by another executor -----------------------------------------------------------------------------------------
 def other_value(execution: Execution, target: TensorTarget, against: Against) -> Array:
-    """Return the same tensor by another executor, from the same inputs and parameters; `SessionError` where they are
+    """Return the same tensor by another executor, from the same inputs and parameters; `SessionError` where those are
     gone."""
     session = execution.session
     what = f"difference of {target.name}"
@@ -202,7 +203,7 @@ def other_value(execution: Execution, target: TensorTarget, against: Against) ->
     if feeds is None:
         raise SessionError("look", what, "a step that is over", _NO_STEP)
     if target.graph is None:
-        raise SessionError("look", what, "memory that no node of the graph stands for", "the value of a node")
+        raise SessionError("look", what, "memory that holds no value of a node", "the value of a node")
     node = target.graph.nodes[target.node]
     if not node.inputs and node.name in feeds:
         return np.asarray(feeds[node.name]).reshape(target.type.shape)
@@ -211,7 +212,7 @@ def other_value(execution: Execution, target: TensorTarget, against: Against) ->
 
 
 def _made_at(execution: Execution) -> int:
-    """Return the step that random ops of the present values were made in."""
+    """Return the step whose random numbers the present values come from."""
     session = execution.session
     return session.step_count - (not session.under_way and session.step_count > 0)
 
@@ -231,7 +232,7 @@ def _on_cpu(execution: Execution, target: TensorTarget, feeds: Mapping[str, Arra
 
 
 def _same_on(other: Session, target: TensorTarget) -> SessionTensor:
-    """Return the target on another session of the same study: its plan may be another one."""
+    """Return the target as it lies in another session of the same study, whose plan may differ."""
     if target.at < 0:
         assert target.tensor is not None  # the caller has looked
         return find_tensor(other, "look", target.tensor.name)

@@ -1,5 +1,5 @@
 """Open a model as a study, from a file, a folder, a live module of PyTorch or a function of JAX: its graph, the values
-of its parameters, and what was assumed."""
+of its parameters, and the assumptions made."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LENGTH, BATCH = "length", "batch"  # positions of a language model and rows of a
 
 
 def is_model(thing: object) -> bool:
-    """Whether this is the name of a file, or of a folder with a config.json, that opens as a study."""
+    """Return whether this is the name of a file, or of a folder with a config.json, that opens as a study."""
     return isinstance(thing, (str, Path)) and (str(thing).endswith(MODELS) or _is_folder(Path(thing)))
 
 
@@ -30,10 +30,10 @@ def _is_folder(path: Path) -> bool:
 
 
 def open_model(path: str | Path, dims: Mapping[str, int] | None = None) -> Study:
-    """Open the ONNX model in a file with the file's weights; a `.safetensors` of the same name beside it has the last
-    word on those that it names. Either of the two files may be given. `dims`: numbers for extents that have names. A
-    language model in a GGUF file opens as its prompt of `length` positions, with the file's blocks as weights; a
-    `.pt2` of PyTorch names those that are dynamic. A folder is a pretrained model."""
+    """Open the ONNX model in a file with the file's weights; a `.safetensors` of the same name beside it overrides the
+    weights that it names. Either of the two files may be given. `dims`: numbers for extents that have names. A language
+    model in a GGUF file opens as its prompt of `length` positions, with the file's blocks as weights; a `.pt2` of
+    PyTorch names those that are dynamic. A folder is a pretrained model."""
     if _is_folder(Path(path)):
         return _open_pretrained(Path(path), dims or {})
     if str(path).endswith(".gguf"):
@@ -62,7 +62,7 @@ def open_model(path: str | Path, dims: Mapping[str, int] | None = None) -> Study
 
 
 def is_module(thing: object) -> bool:
-    """Whether this is a live module of PyTorch, or an exported program; PyTorch is not loaded to find out."""
+    """Return whether this is a live module of PyTorch, or an exported program; PyTorch is not loaded to find out."""
     torch = sys.modules.get("torch")
     export = sys.modules.get("torch.export")
     kinds = (getattr(getattr(torch, "nn", None), "Module", None), getattr(export, "ExportedProgram", None))
@@ -70,7 +70,7 @@ def is_module(thing: object) -> bool:
 
 
 def is_function(thing: object) -> bool:
-    """Whether this may be a function that JAX traces; JAX is not loaded to find out."""
+    """Return whether this may be a function that JAX traces; JAX is not loaded to find out."""
     return "jax" in sys.modules and callable(thing) and not isinstance(thing, type) and not is_module(thing)
 
 
@@ -128,7 +128,7 @@ def _study_name(path: Path) -> str:
 
 
 def parse_dims(text: str) -> dict[str, int]:
-    """Read `batch=1,seq=128`."""
+    """Parse extents by name: `batch=1,seq=128`."""
     dims: dict[str, int] = {}
     for part in text.split(","):
         name, equals, number = (word.strip() for word in part.rpartition("="))

@@ -21,8 +21,8 @@ MOST_NODES = 60
 
 @dataclass(frozen=True)
 class NodeValues:
-    """Hold `value[id]` of every node of `graph`, float64; `gradient[id]` = ∂ loss / ∂ node, where the loss depends on
-    it; `stages[key][id]` of every node of the stages that passes made, adjoints included."""
+    """The values of a graph's nodes: `value[id]` of every node of `graph`, float64; `gradient[id]` = ∂ loss / ∂ node,
+    where the loss depends on it; `stages[key][id]` of every node of the stages that passes made, adjoints included."""
 
     name: str
     graph: Graph

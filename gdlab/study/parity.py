@@ -33,10 +33,10 @@ _MOST_DIFFERENCES = 64  # parameters
 
 @dataclass(frozen=True, slots=True)
 class ParityCell:
-    """Compare one executor at one output: the largest absolute error, the largest distance in float32 steps, and what
-    is wrong (empty: within the tolerance; `note`: why nothing was compared). `share`: the largest error as a multiple
-    of what is allowed there. `doubted`: elements that are right only because a jump within rounding may have gone
-    the other way (`gdlab/op/doubt.py`)."""
+    """The comparison of one executor at one output: the largest absolute error, the largest distance in float32 steps,
+    and the problem (empty: within the tolerance; `note`: why nothing was compared). `share`: the largest error as a
+    multiple of what is allowed there. `doubted`: elements that are right only because a jump within rounding may have
+    gone the other way (`gdlab/op/doubt.py`)."""
 
     error: float = 0.0
     ulp: float = 0.0
@@ -54,7 +54,7 @@ class ParityCell:
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:
-    """Compare an output or a gradient: how far each executor is from the float64 reference of the written graph."""
+    """The row of an output or a gradient: how far each executor is from the float64 reference of the written graph."""
 
     what: str
     type: str
@@ -63,9 +63,9 @@ class CheckRow:
 
 @dataclass(frozen=True)
 class Check:
-    """Hold the result of `Study.check`: `ok`, `verdict` (one sentence), `rows`, and `first`: by executor the first node
-    or dispatch that differs, in words; `places` has it by executor as an entity of the study's document, and `about` is
-    the first of those, or empty."""
+    """The result of `Study.check`: `ok`, `verdict` (one sentence), `rows`, and `first`: by executor the first node or
+    dispatch that differs, in words; `places` has the same by executor as entities of the study's document, and `about`
+    is the first of them, or empty."""
 
     name: str
     columns: tuple[str, ...]
@@ -77,7 +77,7 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Say whether everything agrees."""
+        """Return whether everything agrees."""
         return not any(cell.problem for row in self.rows for cell in row.cells.values())
 
     @property
@@ -116,8 +116,8 @@ def _listed(whats: Iterable[str]) -> str:
 # the whole ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class CheckProgress:
-    """Hold what a check under way has found: the rows so far, how many of `of` executors are `done`, and the `executor`
-    at work."""
+    """The state of a check under way: the rows so far, how many of `of` executors are `done`, and the `executor` at
+    work."""
 
     so_far: Check
     done: int
@@ -196,7 +196,8 @@ def check_execution(
 
 
 def _whats(pipeline: Pipeline) -> list[str]:
-    """Return the outputs by name or number, then ∂ and the parameter's name for each gradient."""
+    """Return the labels of all results: outputs by name or number, then ∂ and the parameter's name for each gradient.
+    """
     graph, training = pipeline.graph, pipeline.mode == "training"
     names = graph.output_names[: graph.num_user_outputs]
     outputs = [name or ("loss" if training and i == 0 else f"output {i}") for i, name in enumerate(names)]
@@ -238,8 +239,8 @@ def _results_of(session: Session, whats: Sequence[str]) -> dict[str, Array]:
 
 # one comparison -------------------------------------------------------------------------------------------------------
 def cell_of(got: Any, want: Array, scale: Array, rtol: float, doubt: Any = 0.0) -> ParityCell:
-    """Measure how far `got` is from the reference; more than 8.2 of the specification allows is a problem, and so is
-    more than `doubt` beyond it."""
+    """Measure how far `got` is from the reference; a problem is an error above the tolerance (8.2 of the
+    specification), or more than `doubt` beyond it."""
     got = np.asarray(got, np.float64).reshape(want.shape)
     problem = compare(got, want, scale, rtol, doubt=doubt) or ""
     with np.errstate(all="ignore"):
@@ -261,7 +262,8 @@ def cell_of(got: Any, want: Array, scale: Array, rtol: float, doubt: Any = 0.0) 
 
 
 def doubt_words(executor: str, cells: Mapping[str, ParityCell], graph: Graph, jumping: Doubts) -> str:
-    """Say how many elements had the benefit of the doubt, in which results, and at which node the doubt begins."""
+    """Say how many elements were allowed a larger error because of a doubt, in which results, and at which node the
+    doubt begins."""
     count = sum(cell.doubted for cell in cells.values())
     whats = [what for what, cell in cells.items() if cell.doubted]
     where = whats[0] if len(whats) == 1 else f"{whats[0]} and {plural(len(whats) - 1, 'other result')}"
@@ -275,7 +277,7 @@ def doubt_words(executor: str, cells: Mapping[str, ParityCell], graph: Graph, ju
 
 
 def rewrite_tolerance(reports: Sequence[OptimizeReport]) -> float:
-    """Return ten times the `rtol` of the boldest rule that was used, relative to the error scale."""
+    """Return ten times the largest `rtol` of the rules that were used, relative to the error scale."""
     used = {label for report in reports for label, _ in report.rules_fired}
     return 10 * max([_EXACT, *(rule.rtol for rule in RULES if rule.label in used)])
 
@@ -299,7 +301,7 @@ def first_node(
 
 
 def first_dispatch(session: Session, want: Mapping[int, Array], rtol: float) -> tuple[str, str]:
-    """Return the first dispatch whose output is not that of the reference of the compiled graph: words, and an
+    """Return the first dispatch whose output differs from the reference of the compiled graph, in words and as an
     entity."""
     plan = session.plan()
     scale = magnitudes(plan.graph, dict(want))
@@ -321,7 +323,7 @@ def first_dispatch(session: Session, want: Mapping[int, Array], rtol: float) -> 
 
 
 def node_words(graph: Graph, node: Node) -> str:
-    """Write `node %5 (relu h), line 4`."""
+    """Name a node with its op and line: `node %5 (relu h), line 4`."""
     source = graph.source(node.id)
     named = f"{node.op} {node.name}".rstrip()
     return f"node %{node.id} ({named})" + (f", line {source[0].line}" if source else "")
@@ -365,7 +367,7 @@ def _difference(graph: Graph, values: Mapping[int, Array], node: Node, way: Arra
 
 
 def _loss_at(graph: Graph, values: Mapping[int, Array], id: int, moved: Array) -> float:
-    """Return output 0 with another value of node `id`: only what depends on it is computed again."""
+    """Return output 0 after node `id` is given another value; only its readers are computed again."""
     fresh: dict[int, Array] = {id: moved}
     for node in graph.nodes[id + 1 :]:
         if any(i in fresh for i in node.inputs):

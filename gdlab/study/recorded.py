@@ -1,4 +1,4 @@
-"""Open the list of a recorded session as a study: what the compiler would have made of it."""
+"""Open the list of a recorded session as a study, to see the plan that the compiler makes of the same ops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def to_study(session: GraphSession, name: str = "list") -> Study:
-    """Return a study of `to_graph()` on the session's device, fed with what the buffers hold now."""
+    """Return a study of `to_graph()` on the session's device, fed with the present contents of the buffers."""
     nodes = session.graph.nodes
     made = exported(nodes)
     study = Study(made.graph, device=session.device, name=name)

@@ -1,4 +1,4 @@
-"""Make everything from a written graph, each at first use: a `Study` is what a `%%graph` cell binds.
+"""Make everything from a written graph, each at first use: a `%%graph` cell binds a `Study`.
 
 study = Study(graph, train=True, name="mlp")
 print(study.summary()); print(study.report); print(study.check())
@@ -45,8 +45,8 @@ from gdlab.study.variants import StepTime, VariantFigures, Variants, figures_of
 _DEFAULT = CompileOptions()
 
 
-class Runs(Protocol):
-    """Something that runs a study elsewhere."""
+class StudyRunner(Protocol):
+    """A place outside this process that can run a study, such as a cluster."""
 
     def run(self, study: Study, steps: int, **settings: Any) -> Any:
         """Run the study, and leave its state as after the run."""
@@ -54,8 +54,9 @@ class Runs(Protocol):
 
 @bound
 class Study:
-    """Hold one written graph: `.graph .optimized .report .derivative .final .plan .session .runner .doc`, each made
-    once; its `.pipeline` has all stages, `.execution` runs the plan, `.variants`, `.checks` and `.debug` do the rest.
+    """A written graph and everything made from it: `.graph .optimized .report .derivative .final .plan .session .runner
+    .doc`, each made once; its `.pipeline` has all stages, `.execution` runs the plan, `.variants`, `.checks` and
+    `.debug` do the rest.
 
     `train=True`: output 0 is the loss and the training pipeline is used; else the study is for inference. `disable`,
     `only`, `enable` and `allow` are those of `optimize`, `compile` those of its plan. `egraph`:
@@ -210,7 +211,7 @@ class Study:
 
     @property
     def has_session(self) -> bool:
-        """Say whether a session is open."""
+        """Return whether a session is open."""
         return self.execution.has_session
 
     @property
@@ -242,7 +243,7 @@ class Study:
         self.execution.prepare(**settings)
 
     def run(
-        self, steps: int | None = None, *, seconds: float | None = None, on: Runs | None = None, **settings: Any
+        self, steps: int | None = None, *, seconds: float | None = None, on: StudyRunner | None = None, **settings: Any
     ) -> Any:
         """Make exactly `steps` steps (1), or run for some seconds: to the first step's end after that time. Settings as
         in `prepare`. Returns when done or paused. Ctrl-C pauses, raises.
@@ -358,7 +359,7 @@ class Study:
         self.debug.run_to(what)
 
     def back(self, dispatches: int = 1) -> str:
-        """Go back in the step that is made by dispatches; says where the replay began."""
+        """Go back in the step that is made by dispatches; return in words where the replay began."""
         return self.debug.back(dispatches)
 
     def look(
@@ -402,7 +403,7 @@ class Study:
 
     # -- telling -------------------------------------------------------------------------------------------------------
     def summary(self) -> str:
-        """Return one line: nodes, parameters, outputs; what training adds; the plan."""
+        """Return one line: nodes, parameters, outputs; additions of training; the plan."""
         parameters = self.graph.parameters
         values = sum(p.type.num_elements for p in parameters)
         text = f"graph {self.name}: {plural(len(self.graph), 'node')}, {plural(len(parameters), 'parameter')} "
@@ -415,9 +416,9 @@ class Study:
         return text + "".join(f"; the optimizer stopped by its limit on {LIMITS[limit][0]}" for limit in limits)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what this study is made from: graph, options, names, the feed as it was given, the update's rule, and
-        the parameters, as they are now. Moments, counters, losses and variants stay here, and so does a feed that
-        cannot be pickled: the copy's notes say so."""
+        """Pickle the parts that this study is made from: graph, options, names, the feed as it was given, the update's
+        rule, and the parameters, as they are now. Moments, counters, losses and variants stay here, and so does a feed
+        that cannot be pickled: the copy's notes say so."""
         opening, notes = self.execution.opening, self.notes
         if not _pickles(opening.feed):
             lost = f"the feed did not come along: a {type(opening.feed).__name__} that cannot be pickled"
@@ -458,7 +459,7 @@ class Study:
 
 
 def _made_again(kind: type[Study], graph: Graph, given: dict[str, Any], opening: Opening) -> Study:
-    """Return the study that a pickle tells of."""
+    """Return the study that a pickle describes."""
     study = kind(graph, **given)
     study.execution.opening = opening
     return study
@@ -473,7 +474,7 @@ def _pickles(feed: Any) -> bool:
 
 
 def _options(disable: Iterable[str], only: Iterable[str], enable: Iterable[str], allow: Safety) -> dict[str, Any]:
-    """Return arguments of `optimize`; a text is one name."""
+    """Return these as arguments of `optimize`; a text is one name."""
     named = {"disable": disable, "only": only, "enable": enable}
     options: dict[str, Any] = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in named.items()}
     return {**options, "allow": allow}

@@ -50,8 +50,8 @@ class TensorTarget:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Find targets in an execution. `stages`: those of the study's document, in its order; `select`: the entities of
-    the document that belong to one."""
+    """The tensors and dispatches of an execution, found by name or entity. `stages`: those of the study's document, in
+    its order; `select`: the entities of the document that belong to one."""
 
     execution: Execution
     stages: Callable[[], Sequence[PipelineStage]]
@@ -121,7 +121,8 @@ class Targets:
         return TensorTarget(name, about, node.type, tensor, graph, id, went=went)
 
     def _of_stage(self, entity: str, number: int, id: int, port: int = -1) -> TensorTarget:
-        """Return a node of any stage, or the source of an edge into it: where the pipeline carried it to."""
+        """Return the target of a node of any stage, or of the source of an edge into it: the tensor that it has become.
+        """
         stages, pipeline = self.stages(), self.execution.pipeline
         graph = stages[number].graph if number < len(stages) else Graph()
         if id >= len(graph) or port >= len(graph.nodes[id].inputs):
@@ -135,7 +136,7 @@ class Targets:
         return self._of_compiled(number, graph, id, pipeline.image(stage.key, id))
 
     def _of_compiled(self, number: int, graph: Graph, id: int, at: int | None) -> TensorTarget:
-        """Return a node of the graph of a stage whose value node `at` of the compiled graph has."""
+        """Return the target of a node of a stage whose value is that of node `at` of the compiled graph."""
         session, node = self.execution.session, graph.nodes[id]
         plan, went, tensor = session.plan(), "", None
         buffer = None if at is None else plan.node_buffers.get(at)
@@ -153,14 +154,15 @@ class Targets:
         return TensorTarget(name, f"node:{number}.{id}", node.type, tensor, graph, id, place, went)
 
     def _name_of(self, node: Node, at: int | None) -> str:
-        """Return the name of a node of a later stage, whose value the node `at` of the compiled graph has: that of the
-        node as written, which views show."""
+        """Return the name that views show for a node of a later stage: that of the written node with the value of node
+        `at` of the compiled graph."""
         nodes = self.execution.session.nodes
         alike = [n.id for n in nodes.written if n.name == node.name and nodes.place.get(n.id, -1) == at]
         return shown_names(nodes.written)[alike[-1]] if alike and at is not None else node.name
 
     def _of_shown(self, stage: PipelineStage, number: int, id: int) -> TensorTarget:
-        """Return a node of a graph that is shown and not run: the reference has its value."""
+        """Return the target of a node of a graph that is shown and not run: only the reference can compute its value.
+        """
         if stage.key == "derivative:written":
             gradients, written = stage.autodiff_report.gradients, self.execution.pipeline.graph
             if id < len(written):
@@ -188,7 +190,8 @@ class Targets:
         return self._of_buffer(dispatches[number].output)
 
     def _of_selected(self, entity: str) -> TensorTarget:
-        """Return what another entity ends in: the value of a line, the node of a rewrite, the result of a kernel."""
+        """Return the target that another entity leads to: the value of a line, the node of a rewrite, the result of a
+        kernel."""
         pipeline = self.execution.pipeline
         stage = pipeline.position("written" if entity.startswith("line:") else pipeline.compiled.key)
         nodes, dispatches = self._selected(entity, f"node:{stage}."), self._selected(entity, "dispatch:")
@@ -199,7 +202,7 @@ class Targets:
         return self._of_dispatch(min(dispatches))
 
     def _selected(self, entity: str, prefix: str) -> list[int]:
-        """Return the numbers of the entities that belong to one and begin with a prefix."""
+        """Return the numbers of the entities with this prefix that are linked to `entity`."""
         return [int(each.removeprefix(prefix)) for each in self.select(entity) if each.startswith(prefix)]
 
 

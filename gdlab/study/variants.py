@@ -28,7 +28,7 @@ _WARM_UP = 2  # steps that are not timed
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Hold the seconds of a step: the median of `samples` steps and their median absolute deviation from it."""
+    """The seconds of a step: the median of `samples` steps and their median absolute deviation from it."""
 
     samples: int
     median: float
@@ -46,8 +46,8 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class VariantFigures:
-    """Hold one row of the comparison: counts of the compiled graph and of a step, the bytes that it moves, its peak
-    (alive at once) and memory (allocated); `step` where it was measured."""
+    """One row of the comparison: counts of the compiled graph and of a step, the bytes that it moves, its peak (alive
+    at once) and memory (allocated); `step` where it was measured."""
 
     name: str
     nodes: int
@@ -69,8 +69,8 @@ class VariantFigures:
 HEAD = ("", "nodes", "rewrites", "dispatches", "groups", "bytes moved", "peak", "memory", "µs/step")
 
 
-class Compared(Protocol):
-    """Say what a comparison needs of a study."""
+class ComparedStudy(Protocol):
+    """The part of a study that a comparison needs."""
 
     @property
     def execution(self) -> Execution: ...
@@ -79,10 +79,10 @@ class Compared(Protocol):
     def record_step_time(self, seconds: Sequence[float]) -> StepTime: ...
 
 
-S = TypeVar("S", bound=Compared)
+S = TypeVar("S", bound=ComparedStudy)
 
 
-def figures_of(study: Compared, recipe: Recipe | None = None) -> VariantFigures:
+def figures_of(study: ComparedStudy, recipe: Recipe | None = None) -> VariantFigures:
     """Return the figures of one study: its row of the comparison. `recipe`: the update behind its plan, if it is not
     that of its own session."""
     step, pipeline = study.execution.totals(recipe), study.execution.pipeline
@@ -92,7 +92,7 @@ def figures_of(study: Compared, recipe: Recipe | None = None) -> VariantFigures:
 
 
 class Variants(Mapping[str, S]):
-    """Keep the variants of one study by name, the newest last, at most 6.
+    """The variants of one study by name, the newest last, at most 6.
 
     `make`: a function that makes one from a name, device, compile options, weights, pipeline and options of `optimize`.
     """
@@ -180,7 +180,7 @@ def _step_seconds(session: Session) -> float:
 
 
 def _name(options: Mapping[str, Any], compile: CompileOptions, device: DeviceLike) -> str:
-    """Say what is different: `no Silu+Mul→SwiGLU`, `only F`, `allow approx`, `no fusion; serial`, `cpu`."""
+    """Describe the difference: `no Silu+Mul→SwiGLU`, `only F`, `allow approx`, `no fusion; serial`, `cpu`."""
     words = {"disable": "no", "only": "only", "enable": "enable"}
     parts = [f"{word} {', '.join(options[key])}" for key, word in words.items() if options[key]]
     parts += [f"allow {options['allow']}"] if options["allow"] != "rounding" else []

@@ -33,7 +33,8 @@ _MULTIPLIER, _INCREMENT, _MASK = 6364136223846793005, 1442695040888963407, 2**64
 # streams --------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, eq=False)
 class InputStream:
-    """Samples for the input `name`, one after the other: `data` has `sample_size` elements for each, in any shape."""
+    """The samples for the input `name`, one after the other: `data` has `sample_size` elements for each, in any shape.
+    """
 
     name: str
     data: Any
@@ -45,8 +46,8 @@ class InputStream:
         _check_count(f"InputStream {self.name!r}", "sample_size", self.sample_size)
 
     def rows(self) -> Array:
-        """The data as [samples, sample_size]; real numbers as float32, integers as they are. `DTypeError` names the
-        first number that float32 cannot hold."""
+        """Return the data as [samples, sample_size]; real numbers as float32, integers as they are. `DTypeError` names
+        the first number that float32 cannot hold."""
         where = f"stream {self.name!r}"
         try:
             data = np.asarray(self.data)
@@ -64,19 +65,19 @@ class InputStream:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """One batch: for each stream its samples, flat, `batch_size · sample_size` elements."""
+    """One batch: the samples of each stream, flat, `batch_size · sample_size` elements."""
 
     tensors: Mapping[str, Array]
 
     def get(self, name: str) -> Array:
-        """The samples of stream `name`; `UnknownNameError` for another."""
+        """Return the samples of stream `name`; `UnknownNameError` for another."""
         if name not in self.tensors:
             raise unknown_name("Batch.get", "name", str(name), self.tensors)
         return self.tensors[name]
 
 
 class DataLoader:
-    """Batches of streams of equally many samples; what does not fill a last batch is left out.
+    """A source of batches from streams of equally many samples; samples that do not fill a last batch are left out.
 
     `DataLoader(data, labels, sample_size, label_size, batch_size)` has the streams `x` and `labels`. A fresh loader
     goes through the samples in their order. Iterating begins anew and gives every batch once.
@@ -88,7 +89,7 @@ class DataLoader:
 
     @classmethod
     def with_streams(cls, streams: Sequence[InputStream], batch_size: int) -> DataLoader:
-        """A loader of streams that carry the names of the graph's inputs."""
+        """Return a loader of streams that carry the names of the graph's inputs."""
         loader = cls.__new__(cls)
         loader._begin(streams, batch_size)
         return loader
@@ -115,37 +116,37 @@ class DataLoader:
         return f"<DataLoader: {', '.join(self._rows)}: {counts}>"
 
     def is_empty(self) -> bool:
-        """Whether there is no sample."""
+        """Return whether there is no sample."""
         return len(self) == 0
 
     def num_batches(self) -> int:
-        """Whole batches in one pass."""
+        """Return the number of whole batches in one pass."""
         return len(self) // self.batch_size
 
     def input_names(self) -> list[str]:
-        """The names of the streams."""
+        """Return the names of the streams."""
         return list(self._rows)
 
     def batch_elements(self) -> dict[str, int]:
-        """Elements of one batch of every stream."""
+        """Return the number of elements of one batch of every stream."""
         return {name: self.batch_size * rows.shape[1] for name, rows in self._rows.items()}
 
     def streams(self) -> dict[str, Array]:
-        """The samples of every stream, [samples, sample_size]."""
+        """Return the samples of every stream, [samples, sample_size]."""
         return dict(self._rows)
 
     def shuffle(self, seed: int) -> None:
-        """The order that belongs to `seed`, whatever was before, from its first batch on."""
+        """Begin the order that belongs to `seed` at its first batch, whatever the order was before."""
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
             raise ArgumentError("shuffle", "seed", repr(seed), "an int ≥ 0")
         self._order, self._at = np.array(shuffled(len(self), int(seed)), np.intp), 0
 
     def reset(self) -> None:
-        """The next batch is the first one; the order stays."""
+        """Begin again at the first batch, in the same order."""
         self._at = 0
 
     def next_batch(self) -> Batch | None:
-        """The next whole batch, None behind the last."""
+        """Return the next whole batch, None behind the last."""
         if self._at + self.batch_size > len(self):
             return None
         rows = self._order[self._at : self._at + self.batch_size]
@@ -159,7 +160,7 @@ class DataLoader:
 
 
 def shuffled(n: int, seed: int) -> list[int]:
-    """0 … n − 1 in the order of `seed`: Fisher and Yates from the back, with a 64-bit congruential generator."""
+    """Return 0 … n − 1 in the order of `seed`: Fisher and Yates from the back, with a 64-bit congruential generator."""
     order = list(range(n))
     picks = (_states(n - 1, seed + 1) >> np.uint64(33)) % np.arange(n, 1, -1, dtype=np.uint64)
     for i, j in zip(range(n - 1, 0, -1), picks.tolist(), strict=True):
@@ -168,7 +169,7 @@ def shuffled(n: int, seed: int) -> list[int]:
 
 
 def _states(count: int, start: int) -> Array:
-    """The generator's states behind `start`, u64[count], all at once: k + m steps are m steps behind k steps."""
+    """Return the generator's states behind `start`, u64[count], all at once: k + m steps are m steps behind k steps."""
     factor, offset = (np.full(max(count, 1), number, np.uint64) for number in (_MULTIPLIER, _INCREMENT))
     known = 1
     while known < count:  # state k + 1 is factor[k]·start + offset[k]
@@ -191,14 +192,14 @@ def _check_count(where: str, what: str, given: object, most: int | None = None) 
 # MNIST ----------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, eq=False)
 class MnistDataset:
-    """Images f32[n, rows·columns] in 0 … 1 and labels f32[n, 10], one-hot."""
+    """The MNIST digits: images f32[n, rows·columns] in 0 … 1 and labels f32[n, 10], one-hot."""
 
     images: Array
     labels: Array
 
     @classmethod
     def load(cls, images: str | os.PathLike[str], labels: str | os.PathLike[str]) -> MnistDataset:
-        """From two IDX files (LeCun and others, 1998), plain or gzip; `LoadError` for anything else."""
+        """Read two IDX files (LeCun and others, 1998), plain or gzip; `LoadError` for anything else."""
         pixels, classes = _idx(images, 0x803), _idx(labels, 0x801)
         if len(pixels) != len(classes):
             raise LoadError("MnistDataset", os.fspath(labels), f"{len(classes)} labels", f"{len(pixels)}, as images")
@@ -213,16 +214,16 @@ class MnistDataset:
 
     @property
     def n(self) -> int:
-        """Number of images."""
+        """The number of images."""
         return len(self.images)
 
     def loader(self, batch_size: int) -> DataLoader:
-        """A `DataLoader` with the streams `x` and `labels`."""
+        """Return a `DataLoader` with the streams `x` and `labels`."""
         return DataLoader(self.images, self.labels, self.images.shape[1], 10, batch_size)
 
 
 def _idx(path: str | os.PathLike[str], magic: int) -> Array:
-    """The bytes of an IDX file of unsigned bytes, in the shape that its header says."""
+    """Return the bytes of an IDX file of unsigned bytes, in the shape that its header says."""
     name = os.fspath(path)
     try:
         with Path(path).open("rb") as raw:
@@ -251,7 +252,7 @@ def _idx_from(name: str, file: Any, magic: int) -> Array:
 
 
 def _exactly(name: str, file: BinaryIO, nbytes: int, what: str) -> bytes:
-    """So many bytes, in pieces: a header may promise more than any memory holds."""
+    """Read `nbytes` bytes of a file in pieces: a header may promise more than any memory holds."""
     pieces, missing = [], nbytes
     while missing and (piece := file.read(min(missing, 1 << 20))):
         pieces.append(piece)

@@ -61,7 +61,7 @@ class TrainConfig:
 
     @property
     def rule(self) -> Optimizer:
-        """The optimizer with the rate that counts."""
+        """The optimizer, with `learning_rate` in place of its own where that is given."""
         return self.optimizer if self.learning_rate is None else replace(self.optimizer, lr=float(self.learning_rate))
 
 
@@ -76,7 +76,7 @@ class StepMetrics:
 
 @dataclass(frozen=True, slots=True)
 class EpochStats:
-    """Mean loss of an epoch's steps (NaN without any), summed in float64."""
+    """The mean loss of an epoch's steps (NaN without any), summed in float64."""
 
     epoch: int
     avg_loss: float
@@ -91,32 +91,32 @@ class TrainHistory:
     partial: EpochStats | None = None
 
     def final_loss(self) -> float | None:
-        """Mean loss of the last finished epoch; None before the first."""
+        """Return the mean loss of the last finished epoch; None before the first."""
         return self.epochs[-1].avg_loss if self.epochs else None
 
 
 class MetricCallback:
-    """Receive the events of training, on the thread that trains: override what you need."""
+    """A receiver of the events of training, on the thread that trains: override what you need."""
 
     def on_step(self, metrics: StepMetrics) -> None:
-        """After every step, once."""
+        """Receive the loss of a step, once after every step."""
 
     def on_epoch(self, stats: EpochStats) -> None:
-        """After every epoch."""
+        """Receive the figures of an epoch after its end."""
 
 
 class LossHistory(MetricCallback):
-    """Keeps the loss of every step in `losses`."""
+    """A callback that keeps the loss of every step in `losses`."""
 
     def __init__(self) -> None:
         self.losses: list[float] = []
 
     def on_step(self, metrics: StepMetrics) -> None:
-        """Keep it."""
+        """Append the step's loss."""
         self.losses.append(metrics.loss)
 
 
-class Trains(Protocol):
+class RemoteTrainer(Protocol):
     """Engines that train a session elsewhere, one step of each for every update: a cluster of `gdlab.distributed`."""
 
     def __len__(self) -> int: ...
@@ -130,7 +130,8 @@ class Trains(Protocol):
 
 # training -------------------------------------------------------------------------------------------------------------
 class Trainer:
-    """Trains one session. With callbacks every step is waited for; without, steps follow each other without a pause.
+    """A trainer of one session. With callbacks every step is waited for; without, steps follow each other without a
+    pause.
 
     `on`: a cluster, whose engines each take their part of every epoch, with one update for all; a step is then one of
     every engine, its loss the mean over them, and callbacks hear of steps a little later, in order.
@@ -138,7 +139,7 @@ class Trainer:
 
     def __init__(
         self, session: Session, config: TrainConfig | None = None, callbacks: Iterable[MetricCallback] = (),
-        on: Trains | None = None,
+        on: RemoteTrainer | None = None,
     ) -> None:  # fmt: skip
         config = TrainConfig() if config is None else config
         if not isinstance(session, Session) or not isinstance(config, TrainConfig):
@@ -158,13 +159,13 @@ class Trainer:
         return self._session
 
     def into_session(self) -> Session:
-        """The session; the trainer is done with."""
+        """Return the session; the trainer cannot be used afterwards."""
         session, self._session = self.session, None
         return session
 
     def train(self, loader: DataLoader, epochs: int) -> TrainHistory:
-        """Epochs 0 … `epochs` − 1. Ctrl-C ends between two steps, keeps everything, and raises `KeyboardInterrupt` with
-        the attribute `history`."""
+        """Train epochs 0 … `epochs` − 1. Ctrl-C ends between two steps, keeps everything, and raises
+        `KeyboardInterrupt` with the attribute `history`."""
         if not _is_count(epochs):
             raise ArgumentError("train", "epochs", repr(epochs), "an int ≥ 0")
         if self.on is not None:
@@ -180,7 +181,7 @@ class Trainer:
         return history
 
     def train_epoch(self, loader: DataLoader, epoch: int) -> EpochStats:
-        """One pass over the loader, in the order that belongs to the number `epoch`."""
+        """Train one pass over the loader, in the order that belongs to the number `epoch`."""
         if self.on is not None:
             loader.shuffle(epoch)  # refuses what is no number
             return self._train_on(self.on, loader, range(int(epoch), int(epoch) + 1)).epochs[0]
@@ -206,12 +207,12 @@ class Trainer:
         self.ended(stats)
         return stats
 
-    def _train_on(self, on: Trains, loader: DataLoader, epochs: range) -> TrainHistory:
+    def _train_on(self, on: RemoteTrainer, loader: DataLoader, epochs: range) -> TrainHistory:
         """Train over epochs on engines."""
         names = self._inputs_of(loader)
         self.session.set_optimizer(self.config.rule)
         streams = [InputStream(names[name], rows, rows.shape[1]) for name, rows in loader.streams().items()]
-        told = _Told(self, epochs.start, loader.num_batches() // len(on))
+        told = _RemoteEpochs(self, epochs.start, loader.num_batches() // len(on))
         try:
             on.train(self.session, DataLoader.with_streams(streams, loader.batch_size), epochs, told.take)
         except KeyboardInterrupt as interrupt:
@@ -222,13 +223,13 @@ class Trainer:
         return told.history
 
     def ended(self, stats: EpochStats) -> None:
-        """Tell log and callbacks of an epoch that was finished."""
+        """Write a finished epoch to the log, and tell the callbacks."""
         log.info("epoch %d: avg_loss = %.4f (%d steps)", stats.epoch, stats.avg_loss, stats.steps)
         for callback in list(self.callbacks):
             callback.on_epoch(stats)
 
     def stepped(self, metrics: StepMetrics) -> None:
-        """Tell log and callbacks of a step."""
+        """Write a step to the log, and tell the callbacks."""
         for callback in list(self.callbacks):
             callback.on_step(metrics)
         if self.config.log_interval and metrics.step % self.config.log_interval == 0:
@@ -243,7 +244,7 @@ class Trainer:
         self._tell(run, bar)
 
     def _tell(self, run: _Epoch, bar: Any) -> None:
-        """Callbacks, log and bar of the losses that are new."""
+        """Tell callbacks, log and bar the losses that are new."""
         first = run.told
         while run.told < len(run.losses):
             step, loss = run.told, run.losses[run.told]
@@ -254,7 +255,7 @@ class Trainer:
             bar.update(run.told - first)
 
     def _inputs_of(self, loader: DataLoader) -> dict[str, str]:
-        """The input of every stream, checked before anything is changed."""
+        """Return the input of every stream, checked before anything is changed."""
         known = self.session.plan().input_types
         renamed = {"x": self.config.data_input, "labels": self.config.label_input}
         names = {stream: renamed.get(stream, stream) for stream in loader.input_names()}
@@ -279,7 +280,7 @@ class _Epoch:
         session.loaded.turn.call(lambda: session.take_losses(True))  # those of earlier steps
 
     def advance(self, chunk: list[Pairs], wait: bool) -> None:
-        """One step for each batch of the chunk; between two steps others may read."""
+        """Make one step for each batch of the chunk; between two steps others may read."""
         wait_for(self.session.loaded.turn.post(self._job(chunk, wait)))
 
     def _job(self, chunk: list[Pairs], wait: bool) -> Job[None]:
@@ -302,7 +303,7 @@ class _Epoch:
                 self.losses.append(loss)
 
     def finish(self) -> None:
-        """Every step made so far has run."""
+        """Wait until every step made so far has run."""
         self.session.loaded.turn.call(lambda: self._collect(True))
 
     def halt(self) -> None:
@@ -312,17 +313,17 @@ class _Epoch:
             self.finish()
 
     def stats(self) -> EpochStats:
-        """Of the steps made so far."""
+        """Return the figures of the steps made so far."""
         return stats_of(self.epoch, self.losses)
 
 
 def stats_of(epoch: int, losses: Sequence[float]) -> EpochStats:
-    """Return the number of steps with these losses, and their mean."""
+    """Return the figures of an epoch with these losses: their mean and number."""
     return EpochStats(epoch, sum(losses) / len(losses) if losses else math.nan, len(losses))
 
 
-class _Told:
-    """Make epochs of `each` steps from the losses that engines tell, and tell the trainer of both."""
+class _RemoteEpochs:
+    """The epochs, of `each` steps, that engines train: each loss and each finished epoch is passed to the trainer."""
 
     def __init__(self, trainer: Trainer, epoch: int, each: int) -> None:
         self.trainer, self.epoch, self.each = trainer, epoch, each
@@ -350,7 +351,7 @@ class _Told:
         self.trainer.ended(stats)
 
     def stats(self) -> EpochStats:
-        """Return those of the epoch that is under way."""
+        """Return the figures of the epoch under way."""
         return stats_of(self.epoch, self.losses)
 
     def close(self) -> None:
@@ -362,7 +363,7 @@ class _Told:
 
 # the progress bar -----------------------------------------------------------------------------------------------------
 def _bar(config: TrainConfig, steps: int, epoch: int) -> Any:
-    """A tqdm bar where one is wanted, or None."""
+    """Return a tqdm bar where one is wanted, or None."""
     wanted = (sys.stderr is not None and sys.stderr.isatty()) or "ipykernel" in sys.modules
     if not (wanted if config.progress is None else config.progress):
         return None

@@ -22,10 +22,10 @@ Writer = Callable[[Document], bytes]
 
 
 class SuffixError(ArgumentError):
-    """A file name that ends in nothing that can be written."""
+    """Raised for a file name whose suffix names no format that can be written."""
 
     def text(self) -> str:
-        """One line, without saying that a file is a file."""
+        """Return the message as one line, without the word that names a file as a file."""
         return f"{self.where}: given {self.given}, wanted {self.wanted}"
 
 
@@ -53,7 +53,7 @@ RUNNABLE = (".html", ".gdlab.json", ".gdlab.json.gz")
 
 
 def suffix_of(path: str | Path) -> str:
-    """The suffix that decides the format; an unknown one is refused, before any work is done for it."""
+    """Return the suffix that decides the format; an unknown one is refused, before any work is done for it."""
     name = Path(path).name
     suffix = next((s for s in WRITERS if name.endswith(s)), None)
     if suffix is None:
@@ -84,8 +84,8 @@ def save_study(
 
 
 def save(document: Document, path: str | Path, timeless: bool = False, runnable: bool = False) -> Path:
-    """Write the document to `path`, all of it or nothing; the path. `timeless`: measured times are 0. A document that
-    has no data to run on cannot be made `runnable`: its study can."""
+    """Write the document to `path`, all of it or nothing; return the path. `timeless`: measured times are 0. A document
+    that has no data to run on cannot be made `runnable`: its study can."""
     if runnable and not document.data.get("run"):
         raise ArgumentError("save", "runnable", "a document without its study", "a Study: study.save(…, runnable=True)")
     path = Path(path)
@@ -95,7 +95,7 @@ def save(document: Document, path: str | Path, timeless: bool = False, runnable:
 
 
 def opened(document: Document) -> str:
-    """The view that the document opens with."""
+    """Return the view that a document opens with."""
     shown = (document.data.get("view") or {}).get("show") or ["opt"]
     return str(shown[0])
 
@@ -103,7 +103,7 @@ def opened(document: Document) -> str:
 # DOT, the language of Graphviz: no binary and no package is needed for it ---------------------------------------------
 @reading
 def dot(document: Document, stage: int | str = 0) -> str:
-    """The graph of one stage: node ids are the keys, edges of leaves are dotted."""
+    """Return the graph of one stage: node ids are the keys, edges of leaves are dotted."""
     nodes = document.nodes(stage)
     types = document.types.column("text")
     records = list(nodes)
@@ -122,5 +122,5 @@ def dot(document: Document, stage: int | str = 0) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A DOT string: a backslash stands for itself, a line break for itself."""
+    """Return a text as a DOT string: backslashes and line breaks stand for themselves."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

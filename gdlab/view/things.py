@@ -1,4 +1,5 @@
-"""The document of whatever can be shown: a graph, a report, a plan, a session, a study, a document or a file."""
+"""Make the document of anything that can be shown: a graph, a report, a plan, a session, a study, a document or a file.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ KINDS = "a graph, report, plan, session, compiled graph, sweep, document or file
 
 
 def first_view(thing: Any) -> str:
-    """The pane that opens first."""
+    """Return the pane that opens first."""
     if isinstance(thing, Session):
         return "session"
     if isinstance(thing, Sweep):
@@ -37,7 +38,7 @@ def first_view(thing: Any) -> str:
 
 
 def document_of(thing: Any, name: str = "graph") -> Document:
-    """The document that shows `thing`; `ArgumentError` for anything else."""
+    """Return the document that shows `thing`; `ArgumentError` for anything else."""
     match thing:
         case Document():
             return thing
@@ -63,13 +64,13 @@ def document_of(thing: Any, name: str = "graph") -> Document:
 
 
 def titled(document: Document, title: str) -> Document:
-    """The document with another title over its first stage: it is not the graph as somebody wrote it."""
+    """Return the document with another title for its first stage, which is not the graph as it was written."""
     first, *others = document.data["stages"]
     return Document({**document.data, "stages": [{**first, "title": title}, *others]})
 
 
 def plan_doc(plan: ExecutionPlan, name: str, session: Session | None = None) -> Document:
-    """The compiled graph with its plan, and what its session did so far."""
+    """Return the compiled graph with its plan, and the runs of its session so far."""
     draft = DocumentDraft(plan.graph, name, plan.mode == "training", {})
     draft.compile(plan, WRITTEN.key, session)
     counts = plural(len(plan.dispatches), "dispatch"), plural(len(plan.groups), "group")
@@ -81,8 +82,8 @@ def plan_doc(plan: ExecutionPlan, name: str, session: Session | None = None) -> 
 
 
 def gradient_doc(study: Study, wrt: tuple[str, ...] = (), optimized: bool = False) -> Document:
-    """The written graph and one derivative of it: of the graph as written, or (`optimized`) the one that training
-    runs, differentiated after fusion."""
+    """Return the written graph and one derivative of it: of the graph as written, or (`optimized`) the one that
+    training runs, differentiated after fusion."""
     draft = DocumentDraft(study.graph, study.name, True, study.source)
     if optimized:
         draft.add(study.stage("optimized"))

@@ -13,7 +13,7 @@ from engines import as_if_run
 
 from gdlab.distributed.allreduce import allreduce_of, keep_prediction
 from gdlab.distributed.part import EngineReport, losses_from
-from gdlab.distributed.run import _Heard
+from gdlab.distributed.run import _PublishedFigures
 from gdlab.distributed.run_record import engines_run_of
 from gdlab.distributed.scaling import Scaling
 from gdlab.jupyter.widget import Panel
@@ -137,13 +137,13 @@ def test_a_run_on_engines_is_live_in_the_panel(study: Study) -> None:
 def test_losses_that_are_published_between_two_looks_are_all_heard(study: Study) -> None:
     """ipyparallel keeps the last value of a key: every report has its losses under a key of its own."""
     record = as_if_run(study)
-    record.points, heard, published = [], _Heard(record), dict[str, object]()
+    record.points, heard, published = [], _PublishedFigures(record), dict[str, object]()
     assert not heard.take([published, {}]) and record.points == []
     for first, losses in ((0, [3.0, 2.0]), (2, [1.0]), (3, [0.5, 0.25])):
         published |= {"report": asdict(EngineReport(step=first)), losses_from(first): losses}
     assert heard.take([published, {}]) and heard.take([published, {}])
     assert record.points == [(1, 3.0), (2, 2.0), (3, 1.0), (4, 0.5), (5, 0.25)]
-    again = _Heard(record)  # engines that began again, from the checkpoint behind the third
+    again = _PublishedFigures(record)  # engines that began again, from the checkpoint behind the third
     again.take([{losses_from(0): [3.0, 2.0, 1.0]}, {}])
     again.take([{losses_from(0): [3.0, 2.0, 1.0], losses_from(3): [0.5, 0.25, 0.125]}, {}])
     assert record.points[4:] == [(5, 0.25), (6, 0.125)]
@@ -156,7 +156,7 @@ def test_an_engine_is_late_above_one_and_a_half_times_the_median(study: Study) -
     def late(*medians: float, losses: int = 20) -> list[bool]:
         record.rows = [replace(record.rows[0], late=False) for _ in medians]
         told = [asdict(EngineReport(median=median, losses=losses)) for median in medians]
-        assert _Heard(record).take([{"report": each} for each in told])
+        assert _PublishedFigures(record).take([{"report": each} for each in told])
         return [row.late for row in record.rows]
 
     assert late(0.010, 0.016) == [False, True] and late(0.010, 0.0145) == [False, False]

@@ -83,7 +83,7 @@ def as_if_run(study: gd.Study, state: str = "done", buckets: int = 1) -> Any:
     from gdlab.distributed.clusters import Engine
     from gdlab.distributed.meeting import BucketTimes
     from gdlab.distributed.part import EngineReport
-    from gdlab.distributed.run_record import DistributedRun, EngineProgress, Lost, keep_run
+    from gdlab.distributed.run_record import DistributedRun, EngineProgress, LostEngine, keep_run
 
     rows = []
     for rank, (own, waiting, loss) in enumerate([(1.0, 1.5, 0.25), (2.5, 0.0, float("nan"))]):
@@ -92,7 +92,7 @@ def as_if_run(study: gd.Study, state: str = "done", buckets: int = 1) -> Any:
         report.hidden, each = 0.1 * (buckets - 1), (1_000_000 // buckets, 0.5 / buckets)
         report.buckets = tuple(BucketTimes(end - k, *each, 0.1 if k else 0.0) for k in reversed(range(buckets)))
         rows.append(EngineProgress(Engine(rank, rank, f"node{rank}", 7, "cpu", "", 1, (), 0), report, rank == 1))
-    lost = [Lost(0, "node0", 30, 20)]
+    lost = [LostEngine(0, "node0", 30, 20)]
     run = DistributedRun(study.name, 40, rows, "folder", state, [1.0], lost, seconds=3.0, points=[(1, 1.0), (40, 0.5)])
     keep_run(study, run)
     keep_measured(study, run, 1e9, 1e-5, ("1 GB/s", "10 µs"))

@@ -259,7 +259,7 @@ def test_fields_that_the_model_does_not_compute_are_refused(fields: dict[str, An
     ({"blk.0.ffn_gate_exps.weight": (8, 256)}, "F32", None, "tensor 'blk.0.ffn_gate_exps.weight'"),
     ({"blk.00.attn_q.weight": (256, 256)}, "F32", None, "tensor 'blk.00.attn_q.weight'"),
     ({"rope_freqs.weight": (32,)}, "F32", None, "tensor 'rope_freqs.weight': given f32[32] of other factors"),
-    ({"blk.1.ffn_up.weight": None}, "F32", None, "given none that is 'model.layers.1.mlp.up_proj.weight'"),
+    ({"blk.1.ffn_up.weight": None}, "F32", None, "given no 'model.layers.1.mlp.up_proj.weight'"),
     ({}, "MXFP4", None, "tensor 'blk.0.attn_q.weight': given format mxfp4, wanted one of f32, f16"),
     ({}, "F32", array("llama.attention.head_count_kv", [2, 1]), "head_count_kv': given (2, 1), wanted an int ≥ 1"),
     ({}, "F32", array("general.more", [[1, 2], [3]]), "field 'general.more': given an array of arrays"),

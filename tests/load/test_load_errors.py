@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdlab.base.errors import LoadError, ShapeError
+from gdlab.base.errors import LoadError, ShapeError, UnknownNameError, unknown_name
 from gdlab.load.shared import Malformed, Unsupported, load_errors
 
 ERRORS: dict[str, tuple[Exception, str]] = {
@@ -12,6 +12,7 @@ ERRORS: dict[str, tuple[Exception, str]] = {
     "of an op": (ShapeError("add", "x", "f32[2]", "f32[3]"), "load: add (y): add: x: given f32[2], wanted f32[3]"),
     "of Python": (KeyError("k"), "load: add (y): given KeyError: 'k', wanted two operands"),
     "a long one": (ValueError("x" * 999), f"load: add (y): given ValueError: {'x' * 188}, wanted two operands"),
+    "unsupported": (Unsupported("of rank 9"), "load: add (y): given of rank 9, wanted two operands"),
     "said already": (LoadError("load", "w", 1, 2), "load: w: given 1, wanted 2"),
 }
 
@@ -24,8 +25,11 @@ def test_an_error_names_the_node(kind: str) -> None:
     assert str(caught.value) == text
 
 
-@pytest.mark.parametrize("error", [Unsupported("of rank 9"), KeyboardInterrupt()])
-def test_others_pass(error: BaseException) -> None:
-    with pytest.raises(type(error)) as caught, load_errors("load", "add (y)", "two operands"):
+@pytest.mark.parametrize(("error", "passing"), [
+    (Unsupported("of rank 9"), Unsupported), (unknown_name("load", "dims", "s0", ["n"]), UnknownNameError),
+    (KeyboardInterrupt(), UnknownNameError),
+])  # fmt: skip
+def test_others_pass(error: BaseException, passing: type[Exception]) -> None:
+    with pytest.raises(type(error)) as caught, load_errors("load", "add (y)", "two operands", passing):
         raise error
     assert caught.value is error

@@ -86,6 +86,7 @@ def test_what_wraps_behind_other_ops_wraps_too() -> None:
     ([N("Mul", ["x", "big"], ["y"])], "int64", "that may reach"),
     ([N("Add", ["x", "odd"], ["y"])], "int64", "the integer 33554433, which f32 does not have"),
     ([N("Equal", ["x", "odd"], ["y"])], "int64", "the integer 33554433, which f32 does not have"),
+    ([N("Neg", ["odd"], ["y"])], "int64", "model: given the integer -33554433, which f32 does not have"),
     ([N("Sub", ["x", "x"], ["y"])], "uint32", "a number that may fall to -4,194,304, where uint32 wraps"),
     ([N("Sub", ["x", "x"], ["y"])], "uint64", "where uint64 wraps"),
     ([N("ReduceMean", ["x"], ["y"])], "int32", "integers that are computed in the graph"),

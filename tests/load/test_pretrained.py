@@ -296,7 +296,7 @@ BAD_FIELDS: dict[str, tuple[str, Change]] = {  # a message -> a case and other f
         "gemma", {"hidden_act": "silu", "hidden_activation": "gelu"}),
     "config.json: partial_rotary_factor: given 2, wanted a number above 0, at most 1": (
         "phi3", {"partial_rotary_factor": 2}),
-    "tensor 'model.embed_tokens.weight': given \\[48, 32\\], wanted what gives \\[49, 32\\]": (
+    "tensor 'model.embed_tokens.weight': given \\[48, 32\\], wanted a shape that gives \\[49, 32\\]": (
         "llama 2", {"vocab_size": 49}),
     "tensor 'model.layers.1.input_layernorm.weight': given in the file \\(and 8 more\\)": (
         "llama 2", {"num_hidden_layers": 1}),

@@ -192,7 +192,7 @@ def test_a_checkpoint_gives_the_weights_that_the_graph_wants() -> None:
     np.testing.assert_allclose(weights["bn1.weight"], factor, rtol=1e-6)
     want = tensors["bn1.bias"] - tensors["bn1.running_mean"] * factor
     np.testing.assert_allclose(weights["bn1.bias"], want, rtol=1e-5, atol=1e-6)
-    with pytest.raises(gd.ShapeError, match=r"tensor 'conv1.weight': given \[4\], wanted what gives \[4, 3, 7, 7\]"):
+    with pytest.raises(gd.ShapeError, match=r"'conv1.weight': given \[4\], wanted a shape that gives \[4, 3, 7, 7\]"):
         models.checkpoint_weights(graph, {**tensors, "conv1.weight": np.zeros(4)})
     with pytest.raises(gd.ShapeError, match=r"tensor 'fc.weight': given \[8, 4\] to transpose"):
         models.checkpoint_weights(graph, {**tensors, "fc.weight": np.zeros((8, 4))})

@@ -310,7 +310,7 @@ STRUCTURE: dict[str, tuple[Edit, str]] = {
     "step no integer": (meta(adam_step="1.5"), "adam_step: given '1.5', wanted an integer ≥ 0"),
     "step with a zero": (meta(adam_step="03"), "adam_step: given '03', wanted an integer ≥ 0"),
     "step too long": (meta(adam_step="9" * 5000), "adam_step: given '999"),
-    "another step": (meta(adam_step="4"), "gdlab_digest: given bytes that it does not belong to"),
+    "another step": (meta(adam_step="4"), "gdlab_digest: given the digest of other bytes"),
     "missing tensor": (without("b"), "b: given nothing, wanted F32[2]"),
     "tensor twice": (twice, "w: given the same name twice, wanted each tensor once"),
     "other shape": (entry("w", shape=[2, 3]), "w: given F32[2, 3], wanted F32[3, 2]"),

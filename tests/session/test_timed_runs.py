@@ -111,9 +111,9 @@ def test_bad_times_change_nothing(study: Study) -> None:
     for bad in (0, -1, float("nan"), float("inf"), True, "5"):
         with pytest.raises(ArgumentError, match="run: seconds: given .*, wanted a number > 0"):
             study.run(seconds=bad)
-    with pytest.raises(ArgumentError, match="run: seconds: given 5 and 3 steps as well, wanted one of both"):
+    with pytest.raises(ArgumentError, match="run: seconds: given 5 and 3 steps as well, wanted one of the two"):
         study.run(3, seconds=5, adam=1.0)
     runner = Runner(study.session)
-    with pytest.raises(ArgumentError, match="wanted one of both"):
+    with pytest.raises(ArgumentError, match="wanted one of the two"):
         runner.start(1, seconds=1.0)
     assert study.session.step_count == 0 and "0.01" in str(study.session.optimizer)

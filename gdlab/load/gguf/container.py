@@ -1,4 +1,4 @@
-"""Read what a GGUF file says of itself: its fields, and of every tensor the shape, the format and where its bytes lie.
+"""Read the header of a GGUF file: its fields, and for every tensor shape, format and the place of its bytes.
 
 The `gguf` package has the numbers of value types, tensor types and versions; its own reader makes an array of every
 token of a tokenizer (LLaMA 3: 14 s and 690 MB), so the bytes are read here, and lengths are believed only as far as the
@@ -33,7 +33,7 @@ SCALARS: dict[str, str] = {  # value types of the format as `struct` spells them
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An array of a tokenizer, which is not read: `kind` as the format calls its elements."""
+    """An array of a tokenizer, which is not read; `kind`: the format's name for its elements."""
 
     kind: str
     count: int
@@ -52,13 +52,13 @@ class GgufTensor:
 
     @property
     def stop(self) -> int:
-        """The byte behind it."""
+        """The offset of the first byte behind the tensor."""
         return self.start + self.type.data_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """Fields and tensors of a file by the names that it has for them."""
+    """The fields and tensors of a file by the file's names."""
 
     path: Path
     fields: Mapping[str, Field]
@@ -77,7 +77,8 @@ class Container:
 
 
 def read_container(path: str | os.PathLike[str]) -> Container:
-    """Read the header of a file; `LoadError` for anything damaged, in time and memory bounded by the file's size."""
+    """Read the header of a file; raise `LoadError` for anything damaged, in time and memory bounded by the file's size.
+    """
     try:
         from gguf import GGUF_DEFAULT_ALIGNMENT
     except ImportError:
@@ -135,7 +136,7 @@ class _Header:
         self.strings = MOST_STRINGS
 
     def take(self, count: int, what: str) -> bytes:
-        """Read so many bytes, or refuse a length that reaches beyond the file or what a header may have."""
+        """Read so many bytes, or raise for a length beyond the file or the limit of a header."""
         if count > self.left:
             at, most = self.file.tell(), min(self.size, MOST_HEADER)
             wanted = f"at most the {most - at:,} up to {most:,}"
@@ -151,7 +152,7 @@ class _Header:
         return struct.unpack("<" + layout, self.take(struct.calcsize("<" + layout), what))
 
     def repeated(self, count: int) -> range:
-        """Return a range over records of which there may be so many."""
+        """Return a range over so many records, or raise if the header cannot have as many."""
         if count > min(MOST_RECORDS, self.left // 12):
             wanted = f"at most {min(MOST_RECORDS, self.left // 12):,} in {self.left:,} bytes"
             raise LoadError(WHERE, "fields or tensors", f"{count:,}", wanted)
@@ -185,7 +186,7 @@ class _Header:
         return bool(value) if kind == "BOOL" else value
 
     def array(self, name: str) -> tuple[Number, ...] | Listed:
-        """Read a short array of numbers; pass over the bytes of any other."""
+        """Read a short array of numbers; skip the bytes of any other."""
         number, count = self.unpack("IQ", name)
         kind = _value_type(name, number)
         if kind == "ARRAY":

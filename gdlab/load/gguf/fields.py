@@ -1,5 +1,5 @@
-"""Check the fields of a GGUF file of the llama family, one after the other: what a model computes follows from them, so
-a field that nobody understands is refused by name."""
+"""Check the fields of a GGUF file of the llama family, one after the other: the model's results follow from them, so an
+unknown field is refused by name."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ FIXED: dict[str, Check] = {  # fields that change the mathematics, and the one v
 
 def read_config(fields: Mapping[str, Field], vocabulary: int, tied: bool) -> TransformerLmConfig:
     """Return the extents of the model that the fields describe; `LoadError` names a field that is missing, not
-    understood, or that says something else than what `transformer_lm` computes."""
+    understood, or contradicts `transformer_lm`."""
     family = fields.get("general.architecture", "none")
     if family != FAMILY:
         raise LoadError(WHERE, "general.architecture", f"{family!r:.80}", repr(FAMILY))
@@ -99,7 +99,7 @@ def _config(fields: Mapping[str, Field], vocabulary: int, tied: bool) -> Transfo
 
 
 def _uniform(value: Field) -> Field:
-    """Return the one number of an array that says the same of every layer; any other value as it is."""
+    """Return the number of an array that has the same one for every layer; any other value as it is."""
     return value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
 
 

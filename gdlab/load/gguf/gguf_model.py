@@ -1,4 +1,4 @@
-"""Open a language model of the llama family in a GGUF file, its weights in the formats in which they lie there.
+"""Open a language model of the llama family in a GGUF file, its weights in the file's formats.
 
     model = gd.load_gguf("model.gguf", mode="prefill", length=64)
     session = gd.build_inference_session(model.graph, device="wgpu")
@@ -72,8 +72,8 @@ class GgufModel(Mapping[str, Array]):
         return node.type
 
     def packed(self, name: str) -> bytes:
-        """Return the bytes of a parameter in its format, rows in the order of the graph: what
-        `set_parameter_packed` takes, and a u32 buffer of a `GraphExecutor`."""
+        """Return the bytes of a parameter in its format, rows in the order of the graph, as `set_parameter_packed` and
+        u32 buffers of a `GraphExecutor` take them."""
         return self._rows(name)[0].tobytes()
 
     def at(self, mode: Mode = "prefill", length: int = 64) -> GgufModel:
@@ -84,17 +84,17 @@ class GgufModel(Mapping[str, Array]):
 
     @property
     def folder(self) -> None:
-        """A GGUF file has no folder, from which a tokenizer could be read."""
+        """None: a GGUF file has no folder from which a tokenizer could be read."""
         return None
 
     @property
     def positions(self) -> int | None:
-        """The most positions that the model was made for, where the file says so."""
+        """The largest number of positions of the model, if the file states it."""
         return _whole(self.container.fields.get("llama.context_length"))
 
     @property
     def end_tokens(self) -> tuple[int, ...]:
-        """The token that ends a text, where the file names one."""
+        """The tokens that end a text, if the file names any."""
         end = _whole(self.container.fields.get("tokenizer.ggml.eos_token_id"))
         return () if end is None else (end,)
 
@@ -169,7 +169,7 @@ def load_gguf(path: str | os.PathLike[str], mode: Mode = "prefill", length: int 
 
 
 def _check_mode(container: Container, mode: str) -> None:
-    """Refuse to train what is kept in another format than f32: gradients do not pass through such products."""
+    """Raise for training with weights in another format than f32: gradients do not pass through such products."""
     formats = sorted({str(t.type.dtype) for t in container.tensors.values() if t.type.dtype.is_storage})
     if mode == "training" and formats:
         wanted = f"'prefill' or 'decode': this file has weights in {', '.join(formats)}, which are not trained"
@@ -185,7 +185,7 @@ def _halves(rows: Array, heads: int) -> Array:
 
 # tensors --------------------------------------------------------------------------------------------------------------
 def _check_tensors(container: Container, config: TransformerLmConfig) -> None:
-    """Refuse tensors that the model does not have, and a number of layers that is not the file's."""
+    """Raise for tensors that the model does not have, and for a wrong number of layers."""
     names = container.tensors
     for name, tensor in names.items():
         if name == FREQUENCIES and tensor.type.dtype is f32 and tensor.type.rank == 1:
@@ -209,7 +209,7 @@ def _stored(plain: Graph, config: TransformerLmConfig, container: Container, nam
         if node.name in caches:
             continue
         if node.name not in names:
-            raise LoadError(WHERE, "tensors", f"none that is {node.name!r}", "every parameter of the model")
+            raise LoadError(WHERE, "tensors", f"no {node.name!r}", "every parameter of the model")
         given = container.tensors[names[node.name]].type
         wanted = tuple(reversed(node.type.shape)) if node.id in turned else node.type.shape
         if given.shape != wanted:

@@ -1,4 +1,4 @@
-"""Translate the names that a GGUF file of the llama family has for tensors and extents into ours."""
+"""Translate the names of tensors and extents in a GGUF file of the llama family into ours."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROTATED = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}  # 
 
 
 def our_name(name: str) -> str | None:
-    """Return our name of a tensor, `blk.0.attn_q.weight` -> `model.layers.0.self_attn.q_proj.weight`; None of one that
+    """Return our name of a tensor, `blk.0.attn_q.weight` -> `model.layers.0.self_attn.q_proj.weight`; None for one that
     the model does not have."""
     stem, dot, kind = name.rpartition(".")
     if kind != "weight" or not dot:

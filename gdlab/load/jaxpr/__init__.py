@@ -1,1 +1,1 @@
-"""Open functions of JAX, read from the jaxpr that tracing gives."""
+"""Open functions of JAX, read from the jaxpr that tracing them gives."""

@@ -1,4 +1,4 @@
-"""One equation of a jaxpr on its way into a graph, and how translations of primitives ask for results."""
+"""An equation of a jaxpr that is being translated, and the methods with which translations make results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Params = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """An equation on its way into a graph: how results are made, its parameters, the types of its results."""
+    """An equation that is being translated: the maker of results, its parameters, the types of its results."""
 
     call: Aten
     params: Params
@@ -35,28 +35,28 @@ class Equation:
         return self.call.meta.dtype
 
     def onnx(self, op: str, *inputs: Tensor | None, **attrs: Any) -> Tensor:
-        """The result of an operator of ONNX."""
+        """Return the result of an operator of ONNX."""
         return self.call.onnx(op, *inputs, **attrs)
 
     def aten(self, name: str, *operands: Any, **arguments: Any) -> Tensor:
-        """The result of an operator of ATen."""
+        """Return the result of an operator of ATen."""
         made = ATEN[name](self.call, *operands, **arguments)
         return made if isinstance(made, Tensor) else made[0]
 
     def ints(self, numbers: Sequence[int]) -> Tensor:
-        """Numbers as a constant."""
+        """Return numbers as a constant."""
         return self.call.ints([int(n) for n in numbers])
 
     def permuted(self, x: Tensor, order: Sequence[int]) -> Tensor:
-        """Axis i of the result is axis order[i] of x."""
+        """Return x with its axes permuted: axis i of the result is axis order[i] of x."""
         return self.aten("permute", x, tuple(map(int, order)))
 
     def reshaped(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """The elements of x in row-major order."""
+        """Return the elements of x in row-major order."""
         return self.call.reshaped(x, tuple(map(int, shape)))
 
     def cut(self, x: Tensor, starts: Sequence[int], ends: Sequence[int], steps: Sequence[int]) -> Tensor:
-        """Every so many elements of x from a place of each axis to another."""
+        """Return a slice of x: along each axis from `starts` to `ends` in `steps`."""
         at = [k for k, n in enumerate(x.shape) if (starts[k], ends[k], steps[k]) != (0, n, 1)]
         if not at:
             return x
@@ -68,5 +68,5 @@ Translation = Callable[..., Result]
 
 
 def same(e: Equation, *operands: Tensor) -> Sequence[Tensor]:
-    """Operands as they are."""
+    """Return the operands as they are."""
     return operands

@@ -39,7 +39,7 @@ class _Rows:
 
 
 def _rows(e: Equation, shape: Shape, lead: Shape, starts: Starts, sizes: Sequence[int]) -> _Rows:
-    """The rows that slices of these sizes are made of, one slice for each place of `lead`."""
+    """Return the rows that slices of these sizes are made of, one slice for each place of `lead`."""
     first = tuple(k for k, n in enumerate(shape) if sizes[k] != n)
     window = tuple(int(sizes[k]) for k in first)
     e.call.home.check_size((*lead, *window))
@@ -68,8 +68,8 @@ def _int(number: int) -> Tensor:
 
 
 def _starts(e: Equation, index: Tensor, axes: Sequence[int], shared: Mapping[int, int]) -> dict[int, Tensor]:
-    """The beginnings of slices: tuples of indices name places along `axes`; along an axis that is `shared` with the
-    indices each takes its own place."""
+    """Return the beginnings of slices: tuples of indices name places along `axes`; along an axis that is `shared` with
+    the indices each takes its own place."""
     lead = index.shape[:-1]
     index = e.call.cast(index, "int64")
     found = {int(axis): e.onnx("Gather", index, _int(i), axis=len(lead)) for i, axis in enumerate(axes)}
@@ -91,14 +91,14 @@ def _flat(e: Equation, x: Tensor, columns: int) -> Tensor:
 
 # take -----------------------------------------------------------------------------------------------------------------
 def _taken(e: Equation, x: Tensor, rows: _Rows, sizes: Sequence[int], lead: Shape) -> Tensor:
-    """Slices as [indices …, axes of the tensor in the order of its rows …]."""
+    """Return slices as [indices …, axes of the tensor in the order of its rows …]."""
     at = e.reshaped(rows.places, (rows.places.size,))
     made = e.call.like(x, e.onnx("Gather", _matrix(e, x, rows), at, axis=0))
     return e.reshaped(made, (*lead, *(sizes[k] for k in rows.order)))
 
 
 def gathered(e: Equation, x: Tensor, index: Tensor) -> Tensor:
-    """Slices of a tensor by tuples of indices."""
+    """Return slices of a tensor by tuples of indices."""
     d, sizes, mode = e.params["dimension_numbers"], tuple(map(int, e.params["slice_sizes"])), _mode(e)
     shared = dict(zip(d.operand_batching_dims, d.start_indices_batching_dims, strict=True))
     starts, lead = _starts(e, index, d.start_index_map, shared), index.shape[:-1]
@@ -120,8 +120,8 @@ def gathered(e: Equation, x: Tensor, index: Tensor) -> Tensor:
 
 
 def _by_one_axis(e: Equation, x: Tensor, starts: Starts, sizes: Sequence[int], mode: int) -> Tensor | None:
-    """Whole slices of one axis by indices, or an element of one axis for each place of the others, as one node; None
-    for anything else. Indices that the graph computes are taken to be inside, unless they are clipped."""
+    """Return whole slices of one axis by indices, or an element of one axis for each place of the others, as one node;
+    None for anything else. Indices that the graph computes are taken to be inside, unless they are clipped."""
     d = e.params["dimension_numbers"]
     if len(d.start_index_map) != 1:
         return None
@@ -149,7 +149,7 @@ def _mode(e: Equation) -> int:
 
 
 def _fill(e: Equation, x: Tensor) -> Tensor:
-    """The element at indices outside, by JAX's choice where the equation has none."""
+    """Return the element at indices outside, JAX's default if the equation has none."""
     value, kind = e.params["fill_value"], kind_of(x.dtype)
     if value is None and kind == "int":
         value = np.iinfo(x.dtype).max if x.dtype.startswith("u") else np.iinfo(x.dtype).min
@@ -160,7 +160,7 @@ def _fill(e: Equation, x: Tensor) -> Tensor:
 
 # put ------------------------------------------------------------------------------------------------------------------
 def scattered(reduction: str) -> Translation:
-    """Put slices in the place of others, or combine them with what is there."""
+    """Return the translation that writes slices over others, or combines both by this reduction."""
 
     def translate(e: Equation, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
         d, computed = e.params["dimension_numbers"], e.params.get("update_jaxpr")
@@ -183,7 +183,8 @@ def scattered(reduction: str) -> Translation:
 
 
 def _put(e: Equation, x: Tensor, rows: _Rows, new: Tensor, reduction: str, drop: bool) -> Tensor:
-    """x with these rows in their places; `drop`: rows of indices outside are left out, else these are clipped."""
+    """Return x with these rows written at their places; `drop`: leave rows of outside indices out, else clip these
+    indices."""
     columns = math.prod(x.shape[k] for k in rows.whole)
     places, new = e.reshaped(rows.places, (rows.places.size, 1)), _flat(e, new, columns)
     if drop and rows.inside is not None:
@@ -208,7 +209,7 @@ def _beginnings(e: Equation, starts: Sequence[Tensor]) -> dict[int, Tensor]:
 
 
 def dynamic_slice(e: Equation, x: Tensor, *starts: Tensor) -> Tensor:
-    """A slice of constant sizes, moved so far that it lies inside."""
+    """Return a slice of constant sizes, moved so far that it lies inside."""
     sizes = e.shape
     if all(start.known for start in starts):
         first = [min(max(int(np.asarray(s.array)), 0), n - size)
@@ -220,6 +221,6 @@ def dynamic_slice(e: Equation, x: Tensor, *starts: Tensor) -> Tensor:
 
 
 def dynamic_update_slice(e: Equation, x: Tensor, update: Tensor, *starts: Tensor) -> Tensor:
-    """The tensor with a slice put in the place of another, moved so far that it lies inside."""
+    """Return the tensor with a slice written over another, moved so far that it lies inside."""
     rows = _rows(e, x.shape, (), _beginnings(e, starts), update.shape)
     return _put(e, x, rows, e.permuted(update, rows.order), "none", False)

@@ -33,7 +33,7 @@ from gdlab.load.onnx.onnx_layout import joined
 from gdlab.load.onnx.tensor import GraphParameters, Tensor, kind_of, known
 from gdlab.load.pt2.call import CODES, Aten
 from gdlab.load.pt2.program import AtenNode, Meta
-from gdlab.load.shared import Malformed, Unsupported, check_growth, refused
+from gdlab.load.shared import Malformed, Unsupported, check_growth, load_errors, refused
 
 if TYPE_CHECKING:
     from gdlab.session import Session
@@ -69,7 +69,7 @@ class JaxModel:
         return f"<JaxModel: {plural(len(self.graph), 'node')}, {plural(len(self.weights), 'parameter')}>"
 
     def set_parameters(self, session: Session) -> None:
-        """Give a session of the graph the values of all parameters that it has."""
+        """Set all parameters of a session of the graph."""
         for name, values in self.weights.items():
             if session.has_parameter(name):
                 session.set_parameter(name, values)
@@ -98,9 +98,9 @@ def _like(leaf: Any, values: Array) -> Array:
 
 
 def load_jax(function: Callable[..., Any], *examples: Any, parameters: Sequence[int] | None = None) -> JaxModel:
-    """The graph of a function of JAX, traced with these examples of its arguments. Floats of arguments that are pytrees
-    become parameters, or of those whose numbers are in `parameters`; all other leaves are inputs. What the function
-    closes over is constant. The first output is the loss where one trains.
+    """Return the graph of a function of JAX, traced with these examples of its arguments. Floats of arguments that are
+    pytrees become parameters, or of those whose numbers are in `parameters`; all other leaves are inputs. What the
+    function closes over is constant. The first output is the loss where one trains.
 
     All primitives that are not understood are listed in one `LoadError`, each with the user's line; so are functions
     with a derivative that is not JAX's own (`jax.custom_vjp`, `jax.custom_jvp`), since gdlab differentiates bodies.
@@ -113,17 +113,8 @@ def load_jax(function: Callable[..., Any], *examples: Any, parameters: Sequence[
         given = f"{type(error).__name__}: {error}"
         raise LoadError(WHERE, getattr(function, "__name__", "function"), f"{given:.400}", "what JAX traces") from error
     outputs = [_output_name(path) for path in _paths(jax, shapes)]
-    try:
+    with load_errors(WHERE, "function", WANTED):
         graph, weights = _built(jax, closed, [slot for own in slots for slot in own], outputs)
-    except Malformed as error:
-        what, given, wanted = error.args
-        raise LoadError(WHERE, what, given, wanted) from None
-    except Unsupported as error:
-        raise LoadError(WHERE, "function", f"{error}", WANTED) from None
-    except LoadError:
-        raise
-    except GdlabError as error:
-        raise LoadError(WHERE, f"{error.where}: {error.what}", error.given, error.wanted) from None
     return JaxModel(graph, weights, examples, tuple(tuple(slot.name for slot in own) for own in slots))
 
 
@@ -225,8 +216,8 @@ def _arrays(consts: Sequence[Any]) -> list[Array]:
 
 @dataclass(slots=True)
 class _Builder:
-    """The tensors of jaxprs by variable; None is what came of something unsupported. `own`: folders whose frames are no
-    user's."""
+    """The translator of jaxprs, which holds their tensors by variable; None stands for an unsupported result. `own`:
+    folders whose frames are no user's."""
 
     graph: Graph
     home: GraphParameters
@@ -256,7 +247,7 @@ class _Builder:
         return rounded(self.home, Tensor(shape, kind, value, dtype=dtype, bounds=bounds))
 
     def refuse_unknown(self, jaxpr: Any) -> None:
-        """Refuse all primitives that no translation has, before anything is made."""
+        """Raise for all primitives without a translation, before anything is made."""
         names = {*PRIMITIVES, *INLINED, "scan", "cond"}
         unknown, waiting = list[tuple[str, str]](), [(jaxpr, self.outer)]
         for inner, self.outer in waiting:
@@ -273,7 +264,8 @@ class _Builder:
             raise refused(WHERE, "primitives", unknown, WANTED)
 
     def _own_derivative(self, e: Any) -> str:
-        """Name a derivative that somebody else than JAX gave a function: the gradient of its body is another one."""
+        """Return the kind and name of a function with a derivative of its own, unless JAX defines it; "" for others.
+        The gradient of the body may differ from it."""
         kind = e.primitive.name
         if not kind.startswith("custom_"):
             return ""
@@ -283,7 +275,7 @@ class _Builder:
         return "" if place.startswith(self.own) else f"{kind.removesuffix('_call')} of {name:.60}"
 
     def run(self, jaxpr: Any, consts: Sequence[Array], operands: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Append the equations of a jaxpr; its results."""
+        """Append the equations of a jaxpr; return its results."""
         tensors: dict[Any, Tensor | None] = dict(zip(jaxpr.invars, operands, strict=True))
         for var, array in zip(jaxpr.constvars, consts, strict=True):
             tensors[var] = replace(known(array, kind_of(str(array.dtype))), dtype=str(array.dtype))
@@ -356,7 +348,8 @@ class _Builder:
         return self.run(inner, _arrays(getattr(jaxpr, "consts", ())), given)
 
     def _chosen(self, e: Any, given: Sequence[Tensor]) -> Sequence[Tensor | None]:
-        """The branch of a constant; else all branches, and what the index chooses of their results."""
+        """Return the results of the branch that a constant chooses; else append all branches, and choose among their
+        results."""
         which, *operands = given
         branches = e.params["branches"]
         if which.known:
@@ -429,12 +422,12 @@ CALLS = {**dict.fromkeys(INLINED, _Builder._inlined), "cond": _Builder._chosen, 
 
 
 def _inner(e: Any) -> list[Any]:
-    """The jaxprs that an equation calls whatever its operands are."""
+    """Return the jaxprs that an equation calls for any operands."""
     name = {**INLINED, "scan": "jaxpr"}.get(e.primitive.name)
     return [] if name is None else [getattr(e.params[name], "jaxpr", e.params[name])]
 
 
 def markdown() -> str:
-    """The names of all primitives that are taken, as `docs/loading.md` lists them:
-    `python -c "from gdlab.load.jaxpr.jax_model import markdown; print(markdown())"`."""
+    """Return the names of all primitives that are supported, as `docs/loading.md` lists them: `python -c "from
+    gdlab.load.jaxpr.jax_model import markdown; print(markdown())"`."""
     return textwrap.fill(" ".join(sorted({*PRIMITIVES, *INLINED, "cond", "scan"})) + ".", 118, break_on_hyphens=False)

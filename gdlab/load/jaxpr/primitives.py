@@ -1,4 +1,4 @@
-"""Translate the primitives of a jaxpr: one table, most of it in the operators of ATen and ONNX that do the same.
+"""Translate the primitives of a jaxpr: one table, most of it by equal operators of ATen and ONNX.
 
 A translation is called with the equation's call and its operands, each of the type that the jaxpr says; what it cannot
 meet is `Unsupported`.
@@ -43,7 +43,8 @@ def _compared(op: str, negated: bool = False) -> Translation:
 
 
 def _less(e: Equation, x: Tensor, y: Tensor) -> Tensor:
-    """An index is compared with 0 before it counts from the front: of what is never below, nothing is."""
+    """Return x < y; an index is compared with 0 so as to count from the front, so for a tensor that is never negative
+    it is false."""
     never = x.kind == "int" and not x.known and x.bounds is not None and y.known and y.size == 1
     if never and x.bounds is not None and x.bounds[0] >= int(np.asarray(y.array).reshape(-1)[0]):
         return e.call.filled(e.shape, False, "bool")
@@ -62,7 +63,7 @@ def _select(e: Equation, which: Tensor, *cases: Tensor) -> Tensor:
 
 
 def _extreme(op: str, least: float) -> Translation:
-    """The larger or the smaller one; `least` is never it."""
+    """Return the translation of max or min; `least` never wins."""
 
     def translate(e: Equation, x: Tensor, y: Tensor) -> Tensor:
         for one, other in ((x, y), (y, x)):
@@ -115,7 +116,7 @@ def _cube_root(e: Equation, x: Tensor) -> Tensor:
 
 
 def _erf_inv(e: Equation, x: Tensor) -> Tensor:
-    """The inverse of erf by two polynomials (M. Giles, "Approximating the erfinv function", 2010)."""
+    """Return the inverse of erf by two polynomials (M. Giles, "Approximating the erfinv function", 2010)."""
     w = e.onnx("Neg", e.aten("log1p", e.onnx("Neg", e.aten("square", x))))
     border = e.call.number(5.0, x.dtype)
     near = _polynomial(e, e.onnx("Sub", w, e.call.number(2.5, x.dtype)), NEAR)
@@ -133,7 +134,7 @@ FAR = (-2.00214257e-4, 1.00950558e-4, 1.34934322e-3, -3.67342844e-3, 5.73950773e
 
 
 def _polynomial(e: Equation, x: Tensor, factors: Sequence[float]) -> Tensor:
-    """By Horner's rule, the highest power first."""
+    """Return a polynomial by Horner's rule, the highest power first."""
     made = e.call.number(factors[0], x.dtype)
     for factor in factors[1:]:
         made = e.onnx("Add", e.onnx("Mul", made, x), e.call.number(factor, x.dtype))
@@ -141,7 +142,8 @@ def _polynomial(e: Equation, x: Tensor, factors: Sequence[float]) -> Tensor:
 
 
 def _angle(e: Equation, y: Tensor, x: Tensor) -> Tensor:
-    """The angle of the point (x, y), whose -0 is 0: the arc tangent of the smaller by the larger coordinate, turned."""
+    """Return the angle of the point (x, y), whose -0 is 0: the arc tangent of the smaller by the larger coordinate,
+    turned."""
     zero, one = (e.call.number(n, x.dtype) for n in (0.0, 1.0))
     steep, left = e.onnx("Greater", e.onnx("Abs", y), e.onnx("Abs", x)), e.onnx("Less", x, zero)
     above, below = e.onnx("Where", steep, x, y), e.onnx("Where", steep, y, x)
@@ -153,7 +155,7 @@ def _angle(e: Equation, y: Tensor, x: Tensor) -> Tensor:
 
 
 def _ordered(strict: bool) -> Translation:
-    """Less (or equal) in an order that has NaN behind all numbers."""
+    """Return the translation of less (or equal) in an order that has NaN behind all numbers."""
 
     def translate(e: Equation, x: Tensor, y: Tensor) -> Tensor:
         if not strict:
@@ -175,7 +177,7 @@ def _reduced_precision(e: Equation, x: Tensor) -> Tensor:
 
 
 def _shifted(times: bool) -> Translation:
-    """Integers shifted by a constant number of bits."""
+    """Return the translation of shifts by a constant number of bits."""
 
     def translate(e: Equation, x: Tensor, by: Tensor) -> Tensor:
         bits = np.asarray(by.array) if by.known else np.zeros(0)
@@ -190,7 +192,7 @@ def _shifted(times: bool) -> Translation:
 
 
 def _platform(e: Equation) -> Tensor:
-    """The number of the form of a function that is meant for all platforms, if there is one."""
+    """Return the index of a function's default branch, meant for all platforms, if there is one."""
     kinds = list(e.params["platforms"])
     return e.call.number(kinds.index(None) if None in kinds else 0, e.dtype)
 
@@ -232,7 +234,7 @@ def _sliced(e: Equation, x: Tensor) -> Tensor:
 
 
 def _padded(e: Equation, x: Tensor, value: Tensor) -> Tensor:
-    """Elements at the ends of axes and between elements; a negative number takes some away."""
+    """Pad x with `value` at the ends of axes and between elements; a negative number removes elements."""
     return _bordered(e, x, value, e.params["padding_config"])
 
 
@@ -274,7 +276,7 @@ def _split(e: Equation, x: Tensor) -> Sequence[Tensor]:
 
 
 def _cuts(e: Equation, x: Tensor, axis: int, sizes: Sequence[int]) -> list[Tensor]:
-    """Parts of x along an axis, one behind the other."""
+    """Return parts of x along an axis, one behind the other."""
     first, made = 0, []
     for size in map(int, sizes):
         starts, ends = [0] * len(x.shape), list(x.shape)
@@ -311,7 +313,7 @@ def _summed(e: Equation, x: Tensor) -> Tensor:
 
 
 def _running(combine: Callable[[Equation, Tensor, Tensor], Tensor]) -> Translation:
-    """All elements up to each, combined: by what lies 1, 2, 4, … places before."""
+    """Return the translation of a cumulative op, which combines each element with those 1, 2, 4, … places before."""
 
     def translate(e: Equation, x: Tensor) -> Tensor:
         axis, back, step, steps = int(e.params["axis"]), bool(e.params["reverse"]), 1, [1] * len(x.shape)
@@ -331,15 +333,15 @@ def _running(combine: Callable[[Equation, Tensor, Tensor], Tensor]) -> Translati
 
 
 def _log_of_sum(e: Equation, x: Tensor, y: Tensor) -> Tensor:
-    """log(exp x + exp y); of equals x + log 2, so that no infinity is taken from another."""
+    """Return log(exp x + exp y); for equal ones x + log 2, so that no infinity is taken from another."""
     zero = e.call.number(0.0, x.dtype)
     apart = e.onnx("Where", e.onnx("Equal", x, y), zero, e.onnx("Neg", e.onnx("Abs", e.onnx("Sub", x, y))))
     return e.onnx("Add", e.onnx("Max", x, y), e.aten("log1p", e.onnx("Exp", apart)))
 
 
 def _sorted(e: Equation, *operands: Tensor) -> Sequence[Tensor]:
-    """Operands in the order of the first ones, equal keys as they come and NaN last: one stable pass for each key, the
-    first key last."""
+    """Return the operands sorted by the first ones, equal keys as they come and NaN last: one stable pass for each key,
+    the first key last."""
     axis, keys = int(e.params["dimension"]), int(e.params["num_keys"])
     n = operands[0].shape[axis]
     back = (axis,)
@@ -395,7 +397,7 @@ def _convolved(e: Equation, x: Tensor, w: Tensor) -> Tensor:
 
 
 def _window(op: str) -> Translation:
-    """The largest, or the sum, of windows along one or two axes of images."""
+    """Return the translation of the maximum, or the sum, of windows along one or two axes of images."""
 
     def translate(e: Equation, x: Tensor) -> Tensor:
         p, rank = e.params, len(x.shape)

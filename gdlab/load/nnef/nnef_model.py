@@ -47,7 +47,8 @@ class NnefModel:
 
 
 def load_nnef(path: str | os.PathLike[str]) -> NnefModel:
-    """The model in a folder. Variables become parameters under their labels, externals inputs; integer externals u32.
+    """Return the model in a folder. Variables become parameters under their labels, externals inputs; integer externals
+    u32.
 
     Flat syntax, one operation per line, is taken. All operations that are not understood are listed in one
     `LoadError`, which is also what anything damaged raises.
@@ -62,7 +63,7 @@ def _text_of(folder: Path) -> str:
 
 
 class _NnefBuilder:
-    """The values of a graph's identifiers, line by line."""
+    """The builder of a graph, which holds the values of identifiers, line by line."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.weights = folder, dict[str, Array]()
@@ -71,7 +72,7 @@ class _NnefBuilder:
         self.own: dict[str, Callable[..., Value]] = {"external": self._external, "variable": self._variable}
 
     def build(self, text: GraphText) -> NnefModel:
-        """The graph."""
+        """Return the graph of a text."""
         unsupported: list[tuple[str, str]] = []
         with Graph() as graph, graph.silent():
             for line in text.body:
@@ -109,7 +110,7 @@ class _NnefBuilder:
         if self._lost((*args, *kwargs.values())):
             return
         try:
-            with load_errors(WHERE, where, "what the operation takes"):
+            with load_errors(WHERE, where, "what the operation takes", Unsupported):
                 value = self.values[line.target] = make(*args, **kwargs)
         except Unsupported as error:
             unsupported.append((line.op, f"{line}: {error}"))
@@ -118,12 +119,12 @@ class _NnefBuilder:
             graph.named(value, line.target)
 
     def _maker(self, line: Assignment) -> Callable[..., Value] | None:
-        """Return the function that makes the value of a line; None where there is none."""
+        """Return the function that makes the value of a line; None if there is none."""
         own = self.own.get(line.op)
         return OPERATIONS.get(line.op) if own is None else partial(own, line)
 
     def _operand(self, given: Any, where: str) -> Any:
-        """An argument with values for identifiers; None for what is lost."""
+        """Return an argument with values for identifiers; None for one that could not be made."""
         if isinstance(given, tuple):
             return tuple(self._operand(v, where) for v in given)
         if not isinstance(given, Identifier):
@@ -133,7 +134,7 @@ class _NnefBuilder:
         return self.values[given.text]
 
     def _lost(self, given: tuple[Any, ...]) -> bool:
-        """Whether something that was not understood is among the arguments."""
+        """Return whether an argument could not be made, because something was not understood."""
         return any(v is None or (isinstance(v, tuple) and self._lost(v)) for v in given)
 
     # what brings data in ----------------------------------------------------------------------------------------------
@@ -158,7 +159,7 @@ class _NnefBuilder:
         return value
 
     def _file(self, label: str) -> Path:
-        """LABEL.dat inside the folder."""
+        """Return the path of LABEL.dat inside the folder."""
         path = (self.folder / f"{label}.dat").resolve()
         if Path(label).is_absolute() or not path.is_relative_to(self.folder.resolve()):
             raise Malformed("label", repr(label), "a file inside the folder")
@@ -166,7 +167,8 @@ class _NnefBuilder:
 
 
 def read_tensor(path: Path, shape: tuple[int, ...]) -> Array:
-    """The floats of a binary tensor file of NNEF 1.0, as float32 of `shape`; the header is checked against the file."""
+    """Return the floats of a binary tensor file of NNEF 1.0, as float32 of `shape`; the header is checked against the
+    file."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size

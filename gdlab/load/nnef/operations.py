@@ -1,4 +1,4 @@
-"""The operations of NNEF 1.0 that are taken, each a function whose parameters are those of the format.
+"""The supported operations of NNEF 1.0, each a function whose parameters are those of the format.
 
 Shapes are aligned at their first axis: [c] against [n, c] is [c, 1], where NumPy would align at the last.
 """
@@ -23,7 +23,7 @@ Pads = Sequence[tuple[int, int]]
 
 
 def _ints(what: str, given: Any, length: int | None = None, least: int = 1) -> Shape:
-    """A list of ints."""
+    """Return a list of ints, or raise."""
     good = isinstance(given, tuple) and all(isinstance(n, int) and not isinstance(n, bool) for n in given)
     if not good or (length is not None and len(given) != length) or min(given, default=least) < least:
         wanted = f"{'a list of' if length is None else length} ints ≥ {least}"
@@ -32,7 +32,7 @@ def _ints(what: str, given: Any, length: int | None = None, least: int = 1) -> S
 
 
 def value_of(given: Operand) -> Value:
-    """A number as a tensor."""
+    """Return a number as a tensor."""
     if isinstance(given, Value):
         return given
     if isinstance(given, bool) or not isinstance(given, (int, float)):
@@ -41,7 +41,7 @@ def value_of(given: Operand) -> Value:
 
 
 def _widened(x: Value, rank: int) -> Value:
-    """With ones behind its shape."""
+    """Return x with ones appended to its shape."""
     return x if x.type.rank >= rank else x.reshape((*x.shape, *(1,) * (rank - x.type.rank)))
 
 
@@ -120,7 +120,7 @@ def _linear(input: Value, filter: Value, bias: Operand = 0.0) -> Value:
 
 
 def _bias(bias: Operand, channels: int) -> Value | None:
-    """f32[channels] of [1, channels], of [channels] or of a number; None for 0."""
+    """Return a bias as f32[channels], from [1, channels], [channels] or a number; None for 0."""
     if not isinstance(bias, Value):
         return None if bias == 0 else ops.full((channels,), float(bias))
     if bias.shape == (1,) and channels > 1:
@@ -158,7 +158,7 @@ def _conv(
 
 
 def _pool_window(input: Value, size: Shape, padding: Pads, stride: Shape, dilation: Shape) -> SpatialWindow:
-    """Along the spatial axes; along batch and channels nothing is pooled."""
+    """Return the window of a pooling along the spatial axes, or raise where batch or channels are pooled."""
     rank = input.type.rank
     if rank not in (3, 4):
         raise Unsupported(f"{input.type}, where images of one or two axes are taken")

@@ -1,4 +1,4 @@
-"""The text of an NNEF graph as records: flat syntax, that is one operation with plain arguments per assignment."""
+"""The text of an NNEF graph as records: flat syntax, with one operation of plain arguments per assignment."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _WORDS: dict[str, bool] = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class Identifier:
-    """An identifier where an argument stands."""
+    """An identifier as an argument."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """`target = op<dtype>(args, key = value …)` and its line."""
+    """An assignment, `target = op<dtype>(args, key = value …)`, and its line."""
 
     target: str
     op: str
@@ -63,7 +63,7 @@ class Token:
 
 
 def parse(text: str) -> GraphText:
-    """The graph of a text; `LoadError` names the line of what does not belong there."""
+    """Return the graph of a text; raise `LoadError` with the line of a syntax error."""
     return _NnefParser(text).document()
 
 
@@ -82,7 +82,8 @@ def _tokens(text: str) -> Iterator[Token]:
 
 
 class _NnefParser:
-    """Goes through the words; every method takes what its name says. `word` is the next one, `then` the one behind."""
+    """A parser that goes through the words; every method takes the construct that it is named after. `word` is the next
+    one, `then` the one behind."""
 
     def __init__(self, text: str) -> None:
         self.rest = _tokens(text)
@@ -94,11 +95,11 @@ class _NnefParser:
         self.word, self.then = self.then, next(self.rest, self.then)
 
     def wrong(self, wanted: str) -> LoadError:
-        """The error of the next word."""
+        """Return the error that the next word is unexpected."""
         return LoadError(WHERE, f"graph.nnef, line {self.word.line}", repr(self.word.text), wanted)
 
     def take(self, wanted: str) -> str:
-        """A mark, a keyword, or (`name`, `number`) a word of that kind."""
+        """Return a mark, a keyword, or (`name`, `number`) a word of that kind."""
         found = self.word
         if wanted not in (found.text if found.kind in ("mark", "name") else found.kind, found.kind):
             raise self.wrong(f"a {wanted}" if wanted in ("name", "number") else repr(wanted))
@@ -106,14 +107,14 @@ class _NnefParser:
         return found.text
 
     def sees(self, text: str) -> bool:
-        """Whether the next word is this mark or keyword; it is taken."""
+        """Return whether the next word is this mark or keyword, and take it."""
         if self.word.kind in ("mark", "name") and self.word.text == text:
             self.step()
             return True
         return False
 
     def document(self) -> GraphText:
-        """version 1.0; extension …; graph …"""
+        """Parse `version 1.0; extension …; graph …"""
         self.take("version")
         if self.word.text.partition(".")[0] != "1":
             raise self.wrong("version 1")
@@ -139,7 +140,7 @@ class _NnefParser:
         return GraphText(name, inputs, outputs, tuple(body))
 
     def names(self) -> tuple[str, ...]:
-        """( a, b )"""
+        """Parse `( a, b )`."""
         self.take("(")
         found: list[str] = []
         while not self.sees(")"):
@@ -149,7 +150,7 @@ class _NnefParser:
         return tuple(found)
 
     def assignment(self) -> Assignment:
-        """target = op<dtype>( … );"""
+        """Parse `target = op<dtype>( … );`."""
         line, target = self.word.line, self.take("name")
         self.take("=")
         op, dtype = self.take("name"), "scalar"
@@ -169,7 +170,7 @@ class _NnefParser:
         return Assignment(target, op, dtype, tuple(args), kwargs, line)
 
     def argument(self, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """value, or key = value"""
+        """Parse `value` or `key = value`."""
         named = self.word.kind == "name" and self.then.text == "="
         if not named:
             if kwargs:
@@ -183,7 +184,7 @@ class _NnefParser:
         kwargs[key] = self.value(0)
 
     def value(self, depth: int) -> Any:
-        """A number, a text, true or false, an identifier, [ … ] or ( … )."""
+        """Parse a number, a text, true or false, an identifier, [ … ] or ( … )."""
         if depth > DEEPEST:
             raise self.wrong(f"lists in lists, {DEEPEST} deep at most")
         for opening, closing in (("[", "]"), ("(", ")")):

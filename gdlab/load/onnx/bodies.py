@@ -1,4 +1,4 @@
-"""Write out an operator by the body that ONNX itself gives of it: Attention, losses, Celu and whatever else has one."""
+"""Write out an operator by the body that ONNX itself defines: Attention, losses, Celu and all others with one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RANDOM = frozenset({"Bernoulli"})  # their bodies draw numbers
 
 
 def has_body(node: NodeRecord) -> bool:
-    """Whether ONNX may give a body of the operator; it may depend on the types of its inputs."""
+    """Return whether ONNX may define a body of the operator, which may depend on the types of its inputs."""
     from onnx import defs
 
     if node.domain not in STANDARD or node.op in RANDOM or not defs.has(node.op, node.opset, node.domain):
@@ -25,8 +25,8 @@ def has_body(node: NodeRecord) -> bool:
 
 
 def body_of(node: NodeRecord, inputs: Sequence[Tensor | None]) -> list[NodeRecord] | None:
-    """The nodes that ONNX puts in the place of a node with inputs of these types, under the caller's names; None where
-    the operator has no body in the opset of the node."""
+    """Return the nodes that ONNX defines as the body of a node with inputs of these types, under the caller's names;
+    None where the operator has no body in the opset of the node."""
     from onnx import defs
 
     schema = defs.get_schema(node.op, node.opset, node.domain)
@@ -40,7 +40,7 @@ def body_of(node: NodeRecord, inputs: Sequence[Tensor | None]) -> list[NodeRecor
 
 
 def _function(schema: Any, node: NodeRecord, inputs: Sequence[Tensor | None]) -> Any:
-    """The body as ONNX's FunctionProto: one that fits these types, else one that fits all."""
+    """Return the body as ONNX's FunctionProto: one that fits these types, else one that fits all."""
     from onnx import FunctionProto
 
     if schema.has_context_dependent_function:

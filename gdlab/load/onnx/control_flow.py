@@ -21,13 +21,14 @@ _GRAPHS = {"If": ("then_branch", "else_branch"), "Loop": ("body",)}
 
 
 def is_control(node: NodeRecord) -> bool:
-    """Whether a node is a branch or a loop, with its graphs."""
+    """Return whether a node is a branch or a loop, with its graphs."""
     graphs = () if node.domain else _GRAPHS.get(node.op, ())
     return bool(graphs) and all(isinstance(node.attrs.get(name), Subgraph) for name in graphs)
 
 
 def controlled(call: OnnxCall, run: Run, chosen: list[str]) -> Results:
-    """The results of a branch or a loop; `chosen` gets the names of nodes both of whose branches are computed."""
+    """Return the results of a branch or a loop; `chosen` gets the names of nodes both of whose branches are computed.
+    """
     made = _branched(call, run, chosen) if call.node.op == "If" else _looped(call, run)
     if len(made) < len(call.node.outputs):
         raise Malformed("results", len(call.node.outputs), f"at most {len(made)}, as its graph has")
@@ -35,7 +36,7 @@ def controlled(call: OnnxCall, run: Run, chosen: list[str]) -> Results:
 
 
 def _truth(t: Tensor) -> bool:
-    """A condition that is known."""
+    """Return the value of a constant condition."""
     if t.size != 1:
         raise Malformed("condition", list(t.shape), "one element")
     return bool(np.asarray(t.array).reshape(-1)[0])
@@ -58,7 +59,7 @@ def _branched(call: OnnxCall, run: Run, chosen: list[str]) -> Results:
 
 
 def _either(call: OnnxCall, condition: Tensor, a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """The result of two that the condition chooses."""
+    """Return the one of two results that the condition chooses."""
     if a is None or b is None:
         return None
     if (a.shape, a.dtype) != (b.shape, b.dtype):
@@ -73,7 +74,7 @@ def _either(call: OnnxCall, condition: Tensor, a: Tensor | None, b: Tensor | Non
 
 # loops ----------------------------------------------------------------------------------------------------------------
 def _looped(call: OnnxCall, run: Run) -> Results:
-    """The carried values at the end, and the values of each step, stacked."""
+    """Return the carried values at the end, and the values of each step, stacked."""
     body: Subgraph = call.node.attrs["body"]
     carried: Results = list(call.inputs[2:])
     if len(body.inputs) != 2 + len(carried) or len(body.outputs) < 1 + len(carried):

@@ -1,4 +1,5 @@
-"""ONNX ops that take and put elements by number, count or choose: on constants their result, else ops of the graph."""
+"""ONNX ops that take and put elements by number, count or choose: constants are computed at once, others become ops of
+the graph."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def _gather_elements(call: OnnxCall) -> Tensor:
 
 
 def _front(at: Array, extent: int) -> Array:
-    """Known indices, counted from the front."""
+    """Return constant indices, counted from the front."""
     if at.size and not -extent <= at.min() <= at.max() < extent:
         raise Malformed("indices", f"{at.min()} … {at.max()}", f"{-extent} … {extent - 1}")
     return np.where(at < 0, at + extent, at).astype(np.int64)
@@ -49,8 +50,8 @@ Rows = Array | Value  # numbers of rows: known, or u32
 
 
 def _rows(call: OnnxCall, at: Tensor, shape: Shape, batch: int = 0) -> Rows:
-    """The rows of [shape, …] that tuples of indices name, as one number each; the first `batch` axes are those of
-    the tuples themselves."""
+    """Return the number of the row of [shape, …] that each tuple of indices names; the first `batch` axes are shared
+    with the tuples."""
     lead, width = at.shape[:-1], at.shape[-1]
     extents = shape[batch : batch + width]
     if width < 1 or width > len(shape) - batch or lead[:batch] != shape[:batch]:
@@ -124,7 +125,7 @@ COMBINE: dict[str, tuple[Combine, Callable[..., Any]]] = {
 
 
 def _put(call: OnnxCall, x: Tensor, shape: Shape, places: Rows, updates: Tensor) -> Tensor:
-    """x as rows, with the updates in the rows that `places` numbers."""
+    """Return x with the updates written to the rows that `places` numbers."""
     how, count = call.text("reduction", "none"), math.prod(places.shape)
     rows, new = reshaped(call.home, x, shape), reshaped(call.home, updates, (count, shape[1]))
     if how not in ("none", "add", *COMBINE):
@@ -140,7 +141,7 @@ def _put(call: OnnxCall, x: Tensor, shape: Shape, places: Rows, updates: Tensor)
 
 
 def _replaced(call: OnnxCall, rows: Tensor, places: Array, new: Tensor) -> Tensor:
-    """Rows of `new` where constant places name them; of equal places the last counts."""
+    """Replace the rows at constant places by those of `new`; of equal places the last counts."""
     source = np.arange(rows.shape[0])
     source[places] = rows.shape[0] + np.arange(len(places))
     return taken(call.home, joined(call.home, (rows, new), 0), 0, source.tolist())
@@ -167,7 +168,8 @@ def _combined(call: OnnxCall, rows: Tensor, places: Array, new: Tensor, how: str
 
 
 def _put_computed(call: OnnxCall, rows: Tensor, places: Value, new: Tensor, how: str) -> Value:
-    """With places that the graph computes. Of several updates of one row ONNX does not say which counts: NaN."""
+    """Write rows to places that the graph computes. Of several updates of one row ONNX does not say which counts: NaN.
+    """
     x, updates = call.home.number(rows), call.home.number(new)
     added = ops.scatter_add(places, updates, rows.shape[0])
     if how == "add":
@@ -180,7 +182,7 @@ def _put_computed(call: OnnxCall, rows: Tensor, places: Value, new: Tensor, how:
 
 # choose ---------------------------------------------------------------------------------------------------------------
 def _top_k(call: OnnxCall) -> Sequence[Tensor]:
-    """The k largest (smallest) along an axis and where they are, largest first."""
+    """Return the k largest (smallest) along an axis and their places, largest first."""
     x = call.tensor(0)
     axis = axis_of(call.integer("axis", -1), len(x.shape))
     count = call.static_ints(1) if len(call.inputs) > 1 else (call.integer("k"),)
@@ -223,7 +225,7 @@ def _one_hot(call: OnnxCall) -> Tensor:
 
 # running sums ---------------------------------------------------------------------------------------------------------
 def _running(call: OnnxCall, x: Array, axis: int, fold: Any) -> Array:
-    """Of known elements: up to each, or up to the one before it, from the front or from the end."""
+    """Fold known elements up to each one, or up to the one before it, from the front or from the end."""
     facing = np.flip(x, axis) if call.integer("reverse") else x
     if call.integer("exclusive"):
         first = np.full_like(np.take(facing, [0], axis), fold.identity)

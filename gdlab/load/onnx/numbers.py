@@ -33,7 +33,7 @@ Trilu Unsqueeze Upsample Where
 
 
 def settled(call: OnnxCall, t: Tensor) -> Tensor:
-    """A result of a node with its type: constants and values wrapped or rounded, bounds known."""
+    """Return a result of a node with its type: constants and values wrapped or rounded, bounds known."""
     op = call.node.op
     _check_products(call)
     dtype = t.dtype or SAID.get(op) or _dtype_of_operands(call, t.kind)
@@ -46,7 +46,7 @@ def settled(call: OnnxCall, t: Tensor) -> Tensor:
 
 
 def _selects(call: OnnxCall) -> bool:
-    """Whether the results are operands, or as exact."""
+    """Return whether the results are elements of operands, or are exact for other reasons."""
     op = call.node.op
     if op in ("Resize", "Upsample"):
         return call.text("mode", "nearest") == "nearest"
@@ -58,7 +58,7 @@ def _dtype_of_operands(call: OnnxCall, kind: Kind) -> str:
 
 
 def as_type(array: Array, dtype: str) -> Array:
-    """Known elements as a type has them: integers wrap, halves are rounded and stay float32."""
+    """Convert known elements to a type: integers wrap, halves are rounded and stay float32."""
     with np.errstate(all="ignore"):
         if dtype == "bfloat16":
             return round_bf16(array.astype(np.float32))
@@ -68,7 +68,7 @@ def as_type(array: Array, dtype: str) -> Array:
 
 
 def rounded(home: GraphParameters, t: Tensor) -> Tensor:
-    """A value with the precision of its type."""
+    """Return a value with the precision of its type."""
     if t.dtype not in HALVES:
         return t
     return Tensor(t.shape, t.kind, HALVES[t.dtype](home.number(t)), dtype=t.dtype)
@@ -76,7 +76,8 @@ def rounded(home: GraphParameters, t: Tensor) -> Tensor:
 
 # integers -------------------------------------------------------------------------------------------------------------
 def _check_products(call: OnnxCall) -> None:
-    """Sums of products of codes are f32s nearest to whole numbers: only what becomes a float may read them."""
+    """Raise if anything but a conversion to float reads a sum of products of codes, which is an f32 near to a whole
+    number."""
     for t in call.inputs:
         if t is not None and t.bounds is not None and not t.known and max(-t.bounds[0], t.bounds[1]) > EXACT:
             if t.kind == "int" and call.node.op not in PASSING:
@@ -103,7 +104,7 @@ def _wrapped(call: OnnxCall, t: Tensor) -> Tensor:
 
 
 def bounds_of(t: Tensor) -> Bounds:
-    """The least and the greatest integer that a tensor may hold."""
+    """Return the least and the greatest integer that a tensor may hold."""
     if t.array is not None:
         return (int(t.array.min()), int(t.array.max())) if t.size else (0, 0)
     if t.bounds is not None:
@@ -114,7 +115,7 @@ def bounds_of(t: Tensor) -> Bounds:
 
 
 def bounds_of_input(dtype: str) -> Bounds:
-    """Those of an input: no negative number can be given."""
+    """Return the bounds of an integer input, which cannot be negative."""
     return 0, int(np.iinfo(dtype).max) if dtype in NARROW else ASSUMED
 
 
@@ -144,7 +145,7 @@ def _clipped(call: OnnxCall) -> Bounds:
 
 
 def _all(call: OnnxCall) -> Bounds:
-    """Of all integer operands together."""
+    """Return the bounds of all integer operands together."""
     return _union(*(bounds_of(t) for t in call.inputs if t is not None and t.kind != "float"))
 
 
@@ -199,7 +200,7 @@ def _magnitude(call: OnnxCall) -> Bounds:
 
 
 def _added(call: OnnxCall) -> Bounds:
-    """Of a sum of any of the elements of operand 0."""
+    """Return the bounds of a sum of any elements of operand 0."""
     x = call.tensor(0)
     low, high = _times(_first(call), _first(call)) if call.node.op == "ReduceSumSquare" else _first(call)
     if call.node.op == "ReduceL1":
@@ -230,7 +231,7 @@ def _running(call: OnnxCall) -> Bounds:
 
 
 def _scattered(call: OnnxCall) -> Bounds:
-    """Of updates put in the place of elements, or added to them."""
+    """Return the bounds of elements that updates replace, or are added to."""
     data, updates = bounds_of(call.tensor(0)), bounds_of(call.tensor(2))
     how, count = call.text("reduction", "none"), call.tensor(2).size
     if how == "mul":

@@ -38,7 +38,7 @@ _remainder = {False: binary(ops.mod, np.mod), True: binary(ops.fmod, np.fmod)}
 
 # bits -----------------------------------------------------------------------------------------------------------------
 def _bits(fold: Callable[..., Any]) -> Translate:
-    """Of known integers; a graph has no bits."""
+    """Return the translation of an op on the bits of known integers; ops of the graph have no bits."""
 
     def translate(call: OnnxCall) -> Tensor:
         tensors = tuple(call.tensor(i) for i in range(len(call.inputs)))
@@ -93,7 +93,7 @@ def _shrink(call: OnnxCall, x: Value) -> Value:
 
 
 def _hardmax(call: OnnxCall) -> Tensor:
-    """1 where the first of the largest elements is; before opset 13 over all axes from `axis` on, as one."""
+    """Return 1 where the first of the largest elements is; before opset 13 over all axes from `axis` on, as one."""
     x, rank = call.tensor(0), len(call.tensor(0).shape)
     if call.opset < 13:
         axis = call.integer("axis", 1)
@@ -124,7 +124,7 @@ def _lp_normalization(call: OnnxCall) -> Tensor:
 
 
 def _local_response(call: OnnxCall) -> Tensor:
-    """x / (bias + α/size · the squares of the channels around)^β."""
+    """Return x / (bias + α/size · the squares of the channels around)^β."""
     x, shape, size = call.number(0), call.tensor(0).shape, call.integer("size")
     if len(shape) < 3 or size < 1:
         raise Malformed("size", f"{size} of {list(shape)}", "channels around each, of [n, c, …]")

@@ -56,7 +56,7 @@ def _gemm(call: OnnxCall) -> Tensor:
 
 # windows --------------------------------------------------------------------------------------------------------------
 def _spatial(call: OnnxCall, name: str, rank: int, default: int) -> Shape:
-    """An attribute with one int ≥ 1 per spatial axis."""
+    """Return an attribute with one int ≥ 1 per spatial axis."""
     given = call.integers(name)
     if given is not None and (len(given) != rank or min(given) < 1):
         raise Malformed(name, list(given), f"{rank} ints ≥ 1")
@@ -64,7 +64,7 @@ def _spatial(call: OnnxCall, name: str, rank: int, default: int) -> Shape:
 
 
 def image_rank(call: OnnxCall) -> int:
-    """The number of spatial axes of operand 0: 1 or 2."""
+    """Return the number of spatial axes of operand 0: 1 or 2."""
     rank = len(call.tensor(0).shape) - 2
     if rank not in (1, 2):
         raise Unsupported(f"{max(rank, 0)} spatial axes, where 1 or 2 are taken")
@@ -93,7 +93,7 @@ def window_of(call: OnnxCall, size: Shape) -> SpatialWindow:
 
 
 def kernel_size(call: OnnxCall, kernel: int = 1) -> Shape:
-    """The extents of a convolution's kernel, an operand, which an attribute may repeat."""
+    """Return the extents of a convolution's kernel, an operand, which an attribute may repeat."""
     shape, given = call.tensor(kernel).shape, call.integers("kernel_shape")
     if len(shape) != len(call.tensor(0).shape) or given not in (None, shape[2:]):
         raise Malformed("kernel_shape", given, f"that of W, {list(shape)}")
@@ -125,7 +125,8 @@ def _conv_transpose(call: OnnxCall) -> Tensor:
 
 
 def _cut_border(call: OnnxCall, window: SpatialWindow, more: Shape) -> Border:
-    """Return how much a transposed convolution leaves out at both ends: as given, or as the result's shape asks."""
+    """Return the elements that a transposed convolution leaves out at both ends: as given, or to get the given shape.
+    """
     rank, auto = len(window.size), call.text("auto_pad", "NOTSET")
     extents, wanted = call.tensor(0).shape[2:], call.integers("output_shape")
     if wanted is None and auto.startswith("SAME"):
@@ -177,7 +178,7 @@ def _global(make: Callable[[Value, Shape, bool], Value]) -> Callable[[OnnxCall],
 
 # norms ----------------------------------------------------------------------------------------------------------------
 def _row(call: OnnxCall, i: int, shape: Shape) -> Value | None:
-    """Weights over the normalized axes, as one row; None where they are left out."""
+    """Return the weights over the normalized axes as one row; None if they are left out."""
     t = call.optional(i)
     if t is None:
         return None
@@ -186,7 +187,7 @@ def _row(call: OnnxCall, i: int, shape: Shape) -> Value | None:
 
 
 def _rows(call: OnnxCall) -> tuple[Value, Shape]:
-    """Operand 0 with all axes from `axis` on as one, and their extents."""
+    """Return operand 0 with all axes from `axis` on as one, and their extents."""
     x, shape = call.number(0), call.tensor(0).shape
     axis = axis_of(call.integer("axis", -1), len(shape))
     inner = shape[axis:]
@@ -194,7 +195,7 @@ def _rows(call: OnnxCall) -> tuple[Value, Shape]:
 
 
 def _layer_norm(call: OnnxCall) -> Sequence[Tensor]:
-    """With the outputs Mean and InvStdDev where they are asked for."""
+    """Return a layer norm, with the outputs Mean and InvStdDev if they are asked for."""
     x, inner = _rows(call)
     w, b = _row(call, 1, inner), _row(call, 2, inner)
     width = math.prod(inner)
@@ -236,8 +237,8 @@ def _instance_norm(call: OnnxCall) -> Tensor:
 
 
 def _batch_norm(call: OnnxCall) -> Tensor:
-    """γ (x − mean) / √(variance + ε) + β as x · factor + offset. Both are computed here where all four are known, and
-    are parameters that carry the names of γ and β with `.folded` behind them."""
+    """Return γ (x − mean) / √(variance + ε) + β as x · factor + offset. Both are computed here where all four are
+    known, and are parameters that carry the names of γ and β with `.folded` behind them."""
     call.only_output("Y")
     if call.integer("training_mode") or (call.opset < 7 and not call.integer("is_test")):
         raise Unsupported("training_mode=1" if call.opset >= 7 else "is_test=0")

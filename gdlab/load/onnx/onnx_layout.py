@@ -1,4 +1,4 @@
-"""ONNX ops that move elements or say how many there are: on constants their result, else ops of the graph."""
+"""ONNX ops that move elements or give sizes: constants are computed at once, others become ops of the graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gdlab.load.shared import Malformed, Unsupported, common
 
 # moves on either kind of tensor ---------------------------------------------------------------------------------------
 def reshaped(home: GraphParameters, x: Tensor, shape: Shape) -> Tensor:
-    """The elements of x in row-major order."""
+    """Return the elements of x in row-major order."""
     if math.prod(shape) != x.size:
         raise Malformed("shape", list(shape), f"{x.size} elements, as in {list(x.shape)}")
     if x.known:
@@ -30,7 +30,7 @@ def reshaped(home: GraphParameters, x: Tensor, shape: Shape) -> Tensor:
 
 
 def permuted(home: GraphParameters, x: Tensor, perm: Sequence[int]) -> Tensor:
-    """Axis i of the result is axis perm[i] of x."""
+    """Return x with its axes permuted: axis i of the result is axis perm[i] of x."""
     if sorted(perm) != list(range(len(x.shape))):
         raise Malformed("perm", list(perm), f"each of {len(x.shape)} axes once")
     if x.known:
@@ -45,7 +45,7 @@ def permuted(home: GraphParameters, x: Tensor, perm: Sequence[int]) -> Tensor:
 
 
 def broadcast(home: GraphParameters, x: Tensor, shape: Shape) -> Tensor:
-    """x repeated to `shape`, which it must broadcast to."""
+    """Return x repeated to `shape`, to which it must broadcast."""
     if common(x.shape, shape) != shape:
         raise Malformed("shape", list(shape), f"a shape to which {list(x.shape)} broadcasts")
     if x.known:
@@ -55,7 +55,7 @@ def broadcast(home: GraphParameters, x: Tensor, shape: Shape) -> Tensor:
 
 
 def taken(home: GraphParameters, x: Tensor, axis: int, places: Sequence[int]) -> Tensor:
-    """Elements at these places along an axis: a slice where they are evenly spaced, else gathered."""
+    """Return the elements at these places along an axis: a slice where they are evenly spaced, else gathered."""
     n, at = x.shape[axis], _even(places)
     shape = (*x.shape[:axis], len(at), *x.shape[axis + 1 :])
     if x.known:
@@ -74,7 +74,7 @@ def taken(home: GraphParameters, x: Tensor, axis: int, places: Sequence[int]) ->
 
 
 def _even(places: Sequence[int]) -> Sequence[int]:
-    """Places that are evenly spaced as a range: a model may ask for more than memory holds."""
+    """Return evenly spaced places as a range, because a model may ask for more than memory holds."""
     if isinstance(places, range) or not places:
         return places
     step = places[1] - places[0] if len(places) > 1 else 1
@@ -83,7 +83,7 @@ def _even(places: Sequence[int]) -> Sequence[int]:
 
 
 def padded(home: GraphParameters, x: Tensor, lo: Sequence[int], hi: Sequence[int], fill: float) -> Tensor:
-    """So many elements `fill` at the ends of every axis; a negative number takes some away."""
+    """Pad x with `fill` at the ends of every axis; a negative number removes elements."""
     for axis, (a, b) in enumerate(zip(lo, hi, strict=True)):
         if a < 0 or b < 0:
             x = taken(home, x, axis, range(max(-a, 0), x.shape[axis] - max(-b, 0)))
@@ -124,7 +124,7 @@ def _flatten(call: OnnxCall) -> Tensor:
 
 
 def _axes(call: OnnxCall, rank: int) -> tuple[int, ...] | None:
-    """Axes of Squeeze and Unsqueeze: an input since opset 13, an attribute before."""
+    """Return the axes of Squeeze and Unsqueeze: an input since opset 13, an attribute before."""
     given = call.static_ints(1) if len(call.inputs) > 1 else call.integers("axes")
     axes = None if given is None else tuple(axis_of(axis, rank) for axis in given)
     if axes is not None and len(set(axes)) != len(axes):
@@ -228,7 +228,7 @@ def _split(call: OnnxCall) -> Sequence[Tensor]:
 
 
 def _part(home: GraphParameters, x: Tensor, axis: int, places: range) -> Tensor:
-    """Elements at these places; of none a constant without elements, which is left out where it is joined."""
+    """Return the elements at these places; for no places an empty constant, which a later join leaves out."""
     if places:
         return taken(home, x, axis, places)
     return replace(known(np.zeros((*x.shape[:axis], 0, *x.shape[axis + 1 :])), x.kind), dtype=x.dtype)
@@ -288,7 +288,7 @@ _MODES: dict[str, Any] = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
 
 
 def _mirrored(home: GraphParameters, x: Tensor, lo: Sequence[int], hi: Sequence[int], mode: str) -> Tensor:
-    """A border of elements of x itself."""
+    """Pad x with a border of its own elements."""
     if mode not in _MODES:
         raise Malformed("mode", repr(mode), "constant, reflect, edge or wrap")
     for axis, (a, b) in enumerate(zip(lo, hi, strict=True)):
@@ -301,7 +301,7 @@ def _mirrored(home: GraphParameters, x: Tensor, lo: Sequence[int], hi: Sequence[
 
 
 def repeated_blocks(home: GraphParameters, x: Tensor, axis: int, block: int, extent: int) -> Tensor:
-    """Every entry of an axis `block` times, up to `extent` entries."""
+    """Repeat every entry of an axis `block` times, up to `extent` entries."""
     return taken(home, x, axis, [i // block for i in range(extent)])
 
 
@@ -354,7 +354,7 @@ def _trilu(call: OnnxCall) -> Tensor:
 
 
 def repeated(x: Value, factors: Shape) -> Value:
-    """Every element as a block of these extents."""
+    """Repeat every element as a block of these extents."""
     for axis, r in enumerate(factors):
         if r > 1:
             before, n, behind = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]

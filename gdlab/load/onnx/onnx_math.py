@@ -1,4 +1,4 @@
-"""ONNX ops that work element by element or along axes: what a graph has for them, and their value on constants."""
+"""ONNX ops that work element by element or along axes: their ops of a graph, and their values on constants."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _common(*tensors: Tensor) -> Shape:
 def folded(
     call: OnnxCall, fold: Callable[..., Any], tensors: tuple[Tensor, ...], kind: Kind, effort: int = 1
 ) -> Tensor:
-    """The value of `fold` on known elements."""
+    """Return the value of `fold` on known elements."""
     call.home.check_size(_common(*tensors), effort)
     with np.errstate(all="ignore"):
         return known(fold(*(t.array for t in tensors)), kind)
@@ -50,7 +50,7 @@ def folded(
 
 # two operands ---------------------------------------------------------------------------------------------------------
 def binary(make: Make, fold: Callable[..., Any], mask: bool = False) -> One:
-    """`make` takes values and plain numbers, of these at most one."""
+    """Return the translation of an op of two operands; `make` takes values and plain numbers, of these at most one."""
 
     def translate(call: OnnxCall) -> Tensor:
         a, b = call.tensor(0), _aligned(call)
@@ -63,7 +63,7 @@ def binary(make: Make, fold: Callable[..., Any], mask: bool = False) -> One:
 
 
 def _aligned(call: OnnxCall) -> Tensor:
-    """Operand 1; before opset 7 its first axis may lie at a given `axis` of operand 0."""
+    """Return operand 1; before opset 7 its first axis may lie at a given `axis` of operand 0."""
     b, behind = call.tensor(1), len(call.tensor(0).shape) - len(call.tensor(1).shape) - call.integer("axis")
     if call.opset >= 7 or "axis" not in call.node.attrs or behind <= 0:
         return b
@@ -71,7 +71,7 @@ def _aligned(call: OnnxCall) -> Tensor:
 
 
 def _trunc(x: Value) -> Value:
-    """Toward 0, for integers below 2³²."""
+    """Round toward 0, for integers below 2³²."""
     return ops.sign(x) * ops.to_f32(ops.to_u32(ops.abs(x)))
 
 
@@ -116,7 +116,7 @@ def _compared(make: Callable[..., Value], fold: Callable[..., Any]) -> Translate
 
 
 def _many(make: Make, fold: Callable[..., Any], mean: bool = False) -> Translate:
-    """Any number of operands, one after the other."""
+    """Return the translation of an op that takes any number of operands, one after the other."""
 
     def translate(call: OnnxCall) -> Tensor:
         tensors = tuple(call.tensor(i) for i in range(max(1, len(call.inputs))))
@@ -161,7 +161,7 @@ def _clip(call: OnnxCall) -> Tensor:
 
 
 def _bound(call: OnnxCall, i: int, name: str) -> Tensor | None:
-    """A bound of Clip: an input since opset 11, an attribute before."""
+    """Return a bound of Clip: an input since opset 11, an attribute before."""
     given = call.node.attrs.get(name)
     return call.optional(i) if given is None else known(np.float32(call.real(name)))
 
@@ -183,7 +183,7 @@ def unary(make: Callable[[Value], Value], fold: Callable[..., Any] | None = None
 
 
 def shaped(make: Callable[[OnnxCall, Value], Value]) -> Translate:
-    """With attributes."""
+    """Return the translation of an op with attributes."""
     return lambda call: fitted(make(call, call.number(0)), call.tensor(0).shape)
 
 
@@ -214,7 +214,7 @@ def _hard_sigmoid(x: Value, alpha: float, beta: float) -> Value:
 
 
 def _prelu(call: OnnxCall) -> Tensor:
-    """A slope that broadcasts; before opset 7 one per channel."""
+    """Return x, times the slope where it is negative; the slope broadcasts, before opset 7 it is one per channel."""
     x, slope = call.tensor(0), call.tensor(1)
     if call.opset < 7 and slope.size > 1 and len(x.shape) > 2:
         slope = reshaped(call.home, slope, (slope.size, *(1,) * (len(x.shape) - 2)))
@@ -230,7 +230,7 @@ def _cast(call: OnnxCall) -> Tensor:
 
 
 def cast(call: OnnxCall, dtype: str) -> Tensor:
-    """Operand 0 as another type of number."""
+    """Return operand 0 as another type of number."""
     x, kind = call.tensor(0), kind_of(dtype)
     if x.known:
         assert x.array is not None  # known
@@ -247,7 +247,7 @@ def cast(call: OnnxCall, dtype: str) -> Tensor:
 
 # along axes -----------------------------------------------------------------------------------------------------------
 def axes_of(call: OnnxCall, rank: int) -> tuple[int, ...] | None:
-    """The axes of a reduction: an input or an attribute, by opset; None: nothing is reduced."""
+    """Return the axes of a reduction: an input or an attribute, by opset; None: nothing is reduced."""
     given = call.static_ints(1) if len(call.inputs) > 1 else call.integers("axes")
     if not given:
         return None if call.integer("noop_with_empty_axes") else tuple(range(rank))
@@ -265,7 +265,8 @@ def _alone(x: Value) -> Value:
 
 
 def reduced(make: Reduce, fold: Callable[..., Any] | None = None, alone: Callable[[Value], Value] = _alone) -> One:
-    """`make(x, axes, keepdims=True)`; `alone`: what it does with one element, where no axis is reduced."""
+    """Return the translation of a reduction by `make(x, axes, keepdims=True)`; `alone` is applied to each element if no
+    axis is reduced."""
 
     def translate(call: OnnxCall) -> Tensor:
         x = call.tensor(0)
@@ -311,7 +312,8 @@ def _arg(sign: float) -> Translate:
 
 
 def _softmax_of_halves(near: Callable[[Value], Value]) -> Callable[[Value], Value]:
-    """Softmax by the steps of ONNX's function, each rounded: the optimizer must not make one op of it."""
+    """Return the translation of softmax by the steps of ONNX's function, each rounded: the optimizer must not make one
+    op of it."""
 
     def make(x: Value) -> Value:
         powers = near(ops.exp(near(x - ops.max(x, (-1,), True))))
@@ -321,7 +323,7 @@ def _softmax_of_halves(near: Callable[[Value], Value]) -> Callable[[Value], Valu
 
 
 def _softmax(plain: Callable[[Value], Value], logarithm: bool = False) -> Translate:
-    """Along one axis; before opset 13 over all axes from `axis` on, as one."""
+    """Return the translation of softmax along one axis; before opset 13 over all axes from `axis` on, as one."""
 
     def translate(call: OnnxCall) -> Tensor:
         x, value, make = call.tensor(0), call.number(0), plain

@@ -76,9 +76,9 @@ def load_onnx(
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> OnnxModel:
-    """The model in a file, or in bytes. Shapes are static: `dims` gives a number to extents that the model names,
-    `shapes` a whole shape to an input. A name without a number is 1 where it is always the first axis of an input
-    (`assumed` of the result says so), else `LoadError` lists it.
+    """Return the model in a file, or in bytes. Shapes are static: `dims` gives a number to extents that the model
+    names, `shapes` a whole shape to an input. A name without a number is 1 where it is always the first axis of an
+    input (`assumed` of the result says so), else `LoadError` lists it.
 
     Float tensors of rank ≥ 1 become parameters under their names, other tensors constants, integer inputs u32 (so that
     no negative number can be given). All that is not understood is listed in one `LoadError`, which is also what
@@ -86,8 +86,7 @@ def load_onnx(
     """
     with load_errors(WHERE, "model", WANTED):
         model, numbers, whole = read(source), dict(dims or {}), dict(shapes or {})
-    _check_names_of(model.inputs, numbers, whole)
-    with load_errors(WHERE, "model", WANTED):
+        _check_names_of(model.inputs, numbers, whole)
         implied = _implied(model.inputs, whole) | numbers
         assumed = _assumed([i for i in model.inputs if i.name not in whole], implied)
         known = {i.name: numbers if i.name in whole else implied | assumed for i in model.inputs}
@@ -97,7 +96,7 @@ def load_onnx(
 
 # inputs ---------------------------------------------------------------------------------------------------------------
 def _check_names_of(inputs: Sequence[InputRecord], dims: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
-    """Refuse names that the model does not have."""
+    """Raise for names that the model does not have."""
     symbols = {n for i in inputs for n in i.shape or () if isinstance(n, str)}
     for what, given, known in (("dims", dims, symbols), ("shapes", shapes, {i.name for i in inputs})):
         for name in given:
@@ -106,13 +105,13 @@ def _check_names_of(inputs: Sequence[InputRecord], dims: Mapping[str, Any], shap
 
 
 def _implied(inputs: Sequence[InputRecord], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Return the extents by name that the whole shapes of some inputs give; others may have the names too."""
+    """Return the extents by name that the whole shapes of some inputs give, which other inputs may have too."""
     pairs = [pair for i in inputs for pair in zip(i.shape or (), shapes.get(i.name, ()), strict=False)]
     return {name: int(n) for name, n in reversed(pairs) if isinstance(name, str)}
 
 
 def _assumed(inputs: Sequence[InputRecord], dims: Mapping[str, int]) -> dict[str, int]:
-    """1 for each name without a number that is the first axis wherever it stands; all others are refused together."""
+    """Return 1 for each name without a number that only stands for first axes; raise for all others together."""
     places: dict[str, list[tuple[int, str]]] = {}
     for record in inputs:
         for axis, name in enumerate(record.shape or ()):
@@ -164,7 +163,7 @@ def _slot(record: InputRecord, shape: tuple[int, ...], home: GraphParameters) ->
 
 # nodes ----------------------------------------------------------------------------------------------------------------
 def _built(model: ModelRecord, shapes: Mapping[str, tuple[int, ...]], assumed: Mapping[str, int]) -> OnnxModel:
-    """The graph, node by node."""
+    """Return the graph, node by node."""
     if len(model.nodes) > MANY:  # building so large a graph takes longer than a refusal may
         unknown = [(_label(node), str(node)) for node in model.nodes if not _known(node)]
         if unknown:
@@ -189,7 +188,7 @@ def _built(model: ModelRecord, shapes: Mapping[str, tuple[int, ...]], assumed: M
 
 
 class _OnnxBuilder:
-    """The tensors of a model by name, as its nodes give them; None is what came of something unsupported."""
+    """The builder of a graph, which holds a model's tensors by name; None stands for an unsupported result."""
 
     def __init__(self, graph: Graph, home: GraphParameters, model: ModelRecord) -> None:
         self.graph, self.home = graph, home
@@ -231,10 +230,10 @@ class _OnnxBuilder:
                 self._name(tensor, name, first)
 
     def _control(self, node: NodeRecord, inputs: tuple[Tensor | None, ...]) -> None:
-        """Append the nodes of a branch or a loop, and what chooses between branches."""
+        """Append the nodes of a branch or a loop, and the ops that choose between branches."""
         stem = f"{next(filter(None, node.outputs), node.name)}/"
         try:
-            with load_errors(WHERE, str(node), "what the operator takes"):
+            with load_errors(WHERE, str(node), "what the operator takes", Unsupported):
                 made = controlled(OnnxCall(node, inputs, self.home), partial(self._inside, node, stem), self.chosen)
         except Unsupported as error:
             self.unsupported.append((_label(node), f"{node}: {error}"))
@@ -247,7 +246,7 @@ class _OnnxBuilder:
     def _inside(
         self, node: NodeRecord, stem: str, part: str, graph: Subgraph, operands: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
-        """The results of a graph in an attribute, with these operands; `part`: of the names of its own."""
+        """Return the results of a graph in an attribute, with these operands; `part`: the part of their own names."""
         scope, nodes = graph.written(stem + part)
         for name, tensor in graph.tensors.items():
             self._enter(node, scope.name(name), tensor)
@@ -275,7 +274,7 @@ class _OnnxBuilder:
         self._count([] if tensor is None else [tensor])
 
     def _write_out(self, node: NodeRecord, inputs: Sequence[Tensor | None]) -> None:
-        """Append the nodes of the body that ONNX gives of an operator; what is refused in it is told of the node."""
+        """Append the nodes of the body that ONNX defines for an operator; errors in it name the operator's node."""
         body = body_of(node, inputs) if _known(node) else None
         if body is None:
             self.unsupported.append((_label(node), str(node)))
@@ -304,13 +303,13 @@ class _OnnxBuilder:
             self.tensors[name] = None
 
     def _count(self, made: Iterable[Tensor]) -> None:
-        """Refuse more memory for constants than the file's size allows."""
+        """Raise if constants take more memory than the file's size allows."""
         self.live += sum(t.array.nbytes for t in made if t.known and t.array is not None)
         if self.live > (most := max(3 << 23, 3 * self.home.nbytes)):
             raise Malformed("constants", f"{self.live:,} bytes at once", f"at most {most:,} while loading")
 
     def release(self, node: NodeRecord, i: int) -> None:
-        """Forget the constants that node i is the last to read, or that nobody reads."""
+        """Forget the constants that node i is the last to read, and unread ones."""
         for name in dict.fromkeys((*node.inputs, *captured(node), *node.outputs)):
             if self.last_use.get(name, i) <= i:
                 self._forget(name)
@@ -326,12 +325,12 @@ class _OnnxBuilder:
             self.tensors[name] = None
 
     def _name(self, tensor: Tensor, name: str, first: int) -> None:
-        """The node of a result that was made for it gets its name."""
+        """Give a new node the name of its result."""
         if tensor.value is not None and tensor.value.id >= first and not tensor.value.name:
             self.graph.named(tensor.value, name)
 
     def output(self, name: str) -> Tensor:
-        """A tensor that the model gives."""
+        """Return an output of the model."""
         found = self.tensors.get(name)
         if found is None:
             raise Malformed("output", repr(name), "a name that a node gives")
@@ -339,8 +338,8 @@ class _OnnxBuilder:
 
 
 def _translated(translate: Translate, call: OnnxCall) -> tuple[Tensor, ...]:
-    """The results of a node; an error names the node."""
-    with load_errors(WHERE, str(call.node), "what the operator takes"):
+    """Return the results of a node; an error names the node."""
+    with load_errors(WHERE, str(call.node), "what the operator takes", Unsupported):
         made = translate(call)
         return tuple(settled(call, t) for t in ((made,) if isinstance(made, Tensor) else made))
 
@@ -350,10 +349,10 @@ def _translation(node: NodeRecord) -> Translate | None:
 
 
 def _known(node: NodeRecord) -> bool:
-    """Whether there may be a translation: of its own, or by the body that ONNX gives."""
+    """Return whether a node may be translated: directly, or by the body that ONNX defines."""
     return _translation(node) is not None or has_body(node) or is_control(node)
 
 
 def _label(node: NodeRecord) -> str:
-    """The op with its domain."""
+    """Return the name of the op with its domain."""
     return f"{node.domain}.{node.op}" if node.domain else node.op

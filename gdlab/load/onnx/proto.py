@@ -32,7 +32,7 @@ MOST_NAMES = 1 << 24  # characters of the names in functions that are written ou
 
 @dataclass(frozen=True, slots=True)
 class InputRecord:
-    """An input: extents, names of extents that are left open, or None where nothing is said; a shape may be missing."""
+    """An input: its extents, as numbers, as names of open ones, or None if unknown; the shape may be missing."""
 
     name: str
     dtype: str
@@ -51,7 +51,7 @@ class ModelRecord:
 
 
 def read(source: Any) -> ModelRecord:
-    """The records of a model in a file, or in bytes."""
+    """Return the records of a model in a file, or in bytes."""
     try:
         import onnx
     except ImportError:
@@ -67,7 +67,7 @@ def read(source: Any) -> ModelRecord:
 
 
 def _bytes_of(source: Any) -> tuple[bytes, Path | None]:
-    """(bytes of the model, the folder of its file)."""
+    """Return (bytes of the model, the folder of its file)."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         return bytes(source), None
     try:
@@ -94,12 +94,12 @@ def _model(model: Any, outside: Outside) -> ModelRecord:
 
 
 def _opset(proto: Any) -> int:
-    """The version of the standard operators that a model or function imports; 0 where it imports none."""
+    """Return the version of the standard operators that a model or function imports; 0 if it imports none."""
     return max((int(o.version) for o in proto.opset_import if o.domain in STANDARD), default=0)
 
 
 def _named(name: str, proto: Any, outside: Outside) -> Tensor:
-    """An initializer: floats of rank ≥ 1 are parameters under its name, the rest constants."""
+    """Return an initializer: floats of rank ≥ 1 are parameters under its name, the rest constants."""
     try:
         data, dtype = _elements_of(proto, outside)
     except Unsupported as error:
@@ -136,7 +136,7 @@ _FORMS: dict[int, Any] = {  # AttributeProto.AttributeType
 
 
 def _attribute(proto: Any, outside: Outside) -> Any:
-    """The value of an attribute; None for what is no graph, number, text or tensor of numbers."""
+    """Return the value of an attribute; None if it is no graph, number, text or tensor of numbers."""
     try:
         if proto.type == GRAPH:
             return Subgraph.read(proto.g, outside)
@@ -147,8 +147,8 @@ def _attribute(proto: Any, outside: Outside) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """Hold the names that nodes see: those of the graph, of a call of one of the model's own functions, or of a graph
-    in an attribute, which sees those outside too."""
+    """The names that nodes see: those of the graph, of a call of one of the model's own functions, or of a graph in an
+    attribute, which sees those outside too."""
 
     opset: int
     attrs: Mapping[str, Any]  # of the call
@@ -157,14 +157,14 @@ class _Scope:
     outer: _Scope | None = None
 
     def name(self, name: str) -> str:
-        """A name of the scope as the graph has it."""
+        """Return the graph's name for a name of the scope."""
         if self.outer is not None and name not in self.names:
             return self.outer.name(name)
         return self.names.get(name, f"{self.prefix}{name}" if name else "")
 
 
 def scope_of(opset: int) -> _Scope:
-    """The scope of the graph of a model with this opset."""
+    """Return the scope of the graph of a model with this opset."""
     return _Scope(opset, {}, {})
 
 
@@ -174,8 +174,8 @@ Body = Iterable[tuple[NodeRecord, Mapping[str, str]]]  # nodes as they are writt
 
 @dataclass(frozen=True, slots=True)
 class Subgraph:
-    """A graph as an attribute of a node, such as a branch: its inputs, tensors, nodes as they are written and outputs;
-    `captured`: names that it reads from outside, as the graph has them."""
+    """A graph as an attribute of a node, such as a branch: its inputs, tensors, nodes as written, and outputs;
+    `captured`: the graph's names for values that it reads from outside."""
 
     inputs: tuple[str, ...]
     tensors: Mapping[str, Tensor]
@@ -187,7 +187,7 @@ class Subgraph:
 
     @classmethod
     def read(cls, proto: Any, outside: Outside) -> Subgraph:
-        """The records of a graph."""
+        """Return the records of a graph."""
         tensors = {t.name: _whole(*_elements_of(t, outside)) for t in proto.initializer}
         inputs = tuple(v.name for v in proto.input if v.name not in tensors)
         body, outputs = tuple(Functions({}, outside).body(proto.node)), tuple(v.name for v in proto.output)
@@ -197,11 +197,11 @@ class Subgraph:
         return cls(inputs, tensors, body, outputs, free)
 
     def within(self, functions: Functions, scope: _Scope) -> Subgraph:
-        """The graph in a node of this scope."""
+        """Return the graph in a node of this scope."""
         return replace(self, captured=tuple(map(scope.name, self.captured)), functions=functions, scope=scope)
 
     def written(self, prefix: str) -> tuple[_Scope, Iterator[NodeRecord]]:
-        """The scope and the nodes of the graph, its own names behind a prefix."""
+        """Return the scope and the nodes of the graph, its own names behind a prefix."""
         assert self.functions is not None and self.scope is not None  # `within` a node
         own = [*self.tensors, *self.inputs, *(name for node, _ in self.body for name in node.outputs)]
         names = {name: f"{prefix}{name}" for name in own if name}
@@ -210,7 +210,7 @@ class Subgraph:
 
 
 def captured(node: NodeRecord) -> list[str]:
-    """The names that graphs in attributes of a node read from outside."""
+    """Return the names that graphs in attributes of a node read from outside."""
     return [name for value in node.attrs.values() if isinstance(value, Subgraph) for name in value.captured]
 
 
@@ -224,12 +224,12 @@ class Functions:
         self.characters = 0
 
     def check_count(self, nodes: Any) -> None:
-        """Refuse more nodes and calls than a graph may have, before any is written out."""
+        """Raise for more nodes and calls than a graph may have, before any is written out."""
         if self._size(nodes, 0)[0] > MOST_NODES:
             raise Malformed("nodes", f"more than {MOST_NODES:,}", "fewer, functions written out")
 
     def _size(self, nodes: Any, depth: int) -> tuple[int, int]:
-        """(nodes and calls, functions in each other) when all functions are written out."""
+        """Return (nodes and calls, functions in each other) when all functions are written out."""
         total, deep = len(nodes), 0
         if total > MOST_NODES:
             return total, 0
@@ -253,7 +253,7 @@ class Functions:
         return total, deep
 
     def body(self, protos: Any) -> Body:
-        """Nodes as they are written."""
+        """Return nodes as they are written."""
         for proto in protos:
             domain = "" if proto.domain in STANDARD else str(proto.domain)
             attrs = {a.name: _attribute(a, self.outside) for a in proto.attribute if not a.ref_attr_name}
@@ -262,7 +262,7 @@ class Functions:
             yield NodeRecord(proto.op_type, proto.name, domain, *names, attrs, 0), given
 
     def nodes(self, body: Body, scope: _Scope) -> Iterator[NodeRecord]:
-        """The nodes in order, with the bodies of functions in place of their calls."""
+        """Return the nodes in order, with the bodies of functions in place of their calls."""
         for node, given in body:
             own = {name: scope.attrs[call] for name, call in given.items() if call in scope.attrs}
             attrs = {**node.attrs, **own} if own else node.attrs
@@ -278,7 +278,7 @@ class Functions:
                 yield from self.called(function, node, scope)
 
     def called(self, function: Any, node: NodeRecord, scope: _Scope) -> Iterator[NodeRecord]:
-        """The nodes of a function's body in the place of a node that calls it."""
+        """Return the nodes of a function's body in place of a node that calls it."""
         key = node.domain, node.op
         if key not in self.bodies:
             self.bodies[key] = tuple(self.body(function.node))
@@ -298,12 +298,13 @@ class Functions:
 
 # tensors --------------------------------------------------------------------------------------------------------------
 def tensor_of(proto: Any, outside: Outside) -> Tensor:
-    """The elements of a tensor; floats as float32, whatever their width in the file."""
+    """Return the elements of a tensor; floats as float32, whatever their width in the file."""
     return _whole(*_elements_of(proto, outside))
 
 
 def _elements_of(proto: Any, outside: Outside) -> tuple[Array, str]:
-    """The elements of a tensor as they lie in the file (bfloat16 as float32), and what the file calls their type."""
+    """Return the elements of a tensor as they lie in the file (bfloat16 as float32), and the file's name for their
+    type."""
     if proto.data_type not in DTYPES:
         raise Unsupported(f"tensor type {proto.data_type}")
     name = DTYPES[proto.data_type]
@@ -341,7 +342,7 @@ def _listed(proto: Any, shape: tuple[int, ...]) -> Array:
 
 
 def _whole(data: Array, name: str) -> Tensor:
-    """A tensor of the file, of any size; integers keep their type."""
+    """Return the elements of a tensor of the file, of any size; integers keep their type."""
     kind: Kind = "bool" if name == "bool" else "int" if data.dtype.kind in "iu" else "float"
     stored: dict[Kind, Any] = {"float": np.dtype(np.float32), "int": data.dtype.newbyteorder("="), "bool": np.bool_}
     with np.errstate(all="ignore"):  # float64 beyond float32
@@ -349,7 +350,7 @@ def _whole(data: Array, name: str) -> Tensor:
 
 
 class Outside:
-    """The files beside a model that hold tensors of it. `nbytes`: of the model and of all of them."""
+    """The files beside a model that hold its tensors. `nbytes`: of the model and of all of them."""
 
     def __init__(self, folder: Path | None, nbytes: int) -> None:
         self.folder, self.nbytes = folder, nbytes
@@ -357,7 +358,7 @@ class Outside:
         self.read_so_far = 0
 
     def read(self, proto: Any, nbytes: int) -> bytes:
-        """The bytes of a tensor."""
+        """Return the bytes of a tensor."""
         entries = {e.key: e.value for e in proto.external_data}
         what, name = f"tensor {proto.name!r}", entries.get("location", "")
         if self.folder is None:
@@ -380,7 +381,7 @@ class Outside:
         return data
 
     def _count(self, what: str, path: Path, size: int, nbytes: int) -> None:
-        """Refuse tensors that overlap so often that together they are twice as large as their files."""
+        """Raise for tensors that overlap so much that together they are twice as large as their files."""
         if path not in self.sizes:
             self.sizes[path] = size
             self.nbytes += size

@@ -1,4 +1,4 @@
-"""Quantized ONNX ops: integers as f32 that has them exactly, rounded half to even as ONNX says."""
+"""Quantized ONNX ops: integers as exact f32 numbers, rounded half to even as ONNX defines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ CODES = ("int8", "uint8", "int16", "uint16")
 
 # scales ---------------------------------------------------------------------------------------------------------------
 def _lined(call: OnnxCall, i: int, shape: Shape, axis: int) -> Tensor | None:
-    """A scale or zero point as it broadcasts to `shape`: one number, one per entry of an axis, or one per block."""
+    """Return a scale or zero point as it broadcasts to `shape`: one number, one per entry of an axis, or one per block.
+    """
     t = call.optional(i)
     if t is not None and t.array is not None:  # a constant, so that codes by it fold
         t = replace(t, parameter="")
@@ -41,7 +42,7 @@ def _lined(call: OnnxCall, i: int, shape: Shape, axis: int) -> Tensor | None:
 
 
 def _rounded(value: Value, dtype: str) -> Value:
-    """The nearest integers of a type, halves to the even one; beyond its bounds the bound."""
+    """Return the nearest integers of a type, halves to the even one; beyond its bounds the bound."""
     limits = np.iinfo(dtype)
     return ops.clamp(ops.round(value), float(limits.min), float(limits.max))
 
@@ -52,7 +53,7 @@ def _codes(value: Value, shape: Shape, dtype: str) -> Tensor:
 
 
 def _quantize(call: OnnxCall) -> Tensor:
-    """saturate(round(x / scale) + zero point)."""
+    """Return saturate(round(x / scale) + zero point)."""
     x, zero = call.tensor(0), call.optional(2)
     said = DTYPES.get(call.integer("output_dtype"), "") if call.integer("output_dtype") else ""
     dtype = zero.dtype if zero is not None else said or "uint8"
@@ -81,7 +82,7 @@ def _folded_codes(call: OnnxCall, x: Tensor, scale: Tensor, shift: Tensor | None
 
 
 def _dequantize(call: OnnxCall) -> Tensor:
-    """(x − zero point) · scale; of constants a parameter, so that weights are plain floats."""
+    """Return (x − zero point) · scale; constants become a parameter, so that weights are plain floats."""
     x, axis = call.tensor(0), call.integer("axis", 1)
     if x.dtype == "int32" and not x.known and max(map(abs, bounds_of(x))) > EXACT:
         raise Unsupported("int32 codes that are computed in the graph")
@@ -101,7 +102,7 @@ def _dequantize(call: OnnxCall) -> Tensor:
 
 
 def _dynamic(call: OnnxCall) -> Sequence[Tensor]:
-    """Codes of 8 bits, their scale and zero point, from the range of x."""
+    """Return codes of 8 bits, their scale and zero point, from the range of x."""
     x = call.tensor(0)
     value = call.number(0)
     axes = tuple(range(value.type.rank))
@@ -117,7 +118,8 @@ def _dynamic(call: OnnxCall) -> Sequence[Tensor]:
 
 # products -------------------------------------------------------------------------------------------------------------
 def _less_zero(call: OnnxCall, i: int, zero: int, rows: bool) -> tuple[Value, int]:
-    """Codes less their zero point, and how large they may be. `rows`: one zero point per row, else per column."""
+    """Return codes less their zero point, and their largest magnitude. `rows`: one zero point per row, else per column.
+    """
     t, z = call.tensor(i), call.optional(zero)
     low, high = bounds_of(t)
     value = call.number(i)
@@ -135,8 +137,8 @@ def _less_zero(call: OnnxCall, i: int, zero: int, rows: bool) -> tuple[Value, in
 
 
 def _sum_of_products(a: Value, b: Value, large: int, count: int, multiply: Multiply) -> Value:
-    """The product as the f32 nearest to its whole number: where a sum may leave what f32 has exactly, a is parted in
-    multiples of 16 and the rest, and only their sum is rounded."""
+    """Return the product as the f32 nearest to its whole number: where a sum may exceed the exact integers of f32, a is
+    split into multiples of 16 and the rest, and only their sum is rounded."""
     if large * count <= EXACT:
         return multiply(a, b)
     if large * count > EXACT * 15:
@@ -171,7 +173,7 @@ def _conv_integer(call: OnnxCall) -> Tensor:
 
 
 def _convolved(call: OnnxCall, x: tuple[int, int], w: tuple[int, int]) -> tuple[Value, int]:
-    """A convolution of codes less their zero points; the border is the zero point, so 0."""
+    """Return a convolution of codes less their zero points; the border is the zero point, so 0."""
     image_rank(call)
     image, first = _less_zero(call, *x, rows=False)
     weights = call.tensor(w[0])
@@ -195,7 +197,7 @@ def _less_zero_of_kernel(call: OnnxCall, i: int, zero: int) -> tuple[Value, int]
 
 
 def _requantized(call: OnnxCall, total: Value, scale: Value, zero: int) -> Tensor:
-    """saturate(round(total · scale) + zero point), as 8 bits."""
+    """Return saturate(round(total · scale) + zero point), as 8 bits."""
     z = call.tensor(zero)
     if z.size != 1 or z.dtype not in CODES:
         raise Unsupported("zero points of the result per entry")
@@ -205,7 +207,7 @@ def _requantized(call: OnnxCall, total: Value, scale: Value, zero: int) -> Tenso
 
 
 def _scale(call: OnnxCall, first: int, second: int, result: int, shape: Shape) -> Value:
-    """The scales of both operands over that of the result; the second may be one number per entry."""
+    """Return the scales of both operands over that of the result; the second may be one number per entry."""
     a, b, y = (call.tensor(i) for i in (first, second, result))
     if a.size != 1 or y.size != 1:
         raise Unsupported("scales per row")

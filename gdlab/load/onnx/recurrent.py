@@ -35,7 +35,7 @@ class RecurrentCell:
     hidden: int
 
     def gates(self, row: Value, count: int) -> list[Value]:
-        """The parts of a row of gates, in the order of the file."""
+        """Return the parts of a row of gates, in the order of the file."""
         batch, n = row.shape[0], self.hidden
         return [ops.slice(row, (0, i * n), (batch, (i + 1) * n)) for i in range(count)]
 
@@ -48,7 +48,7 @@ def _simple(call: OnnxCall, cell: RecurrentCell, x: Value, state: State) -> Stat
 
 
 def _long_short(call: OnnxCall, cell: RecurrentCell, x: Value, state: State) -> State:
-    """Gates i, o, f, c; a peephole lets a gate see the cell."""
+    """Make a step of an LSTM with gates i, o, f, c; a peephole lets a gate see the cell."""
     h, c = state
     i, o, f, new = cell.gates(x + ops.matmul(h, cell.w), 4)
     f_act, g_act, h_act = cell.functions
@@ -63,7 +63,7 @@ def _long_short(call: OnnxCall, cell: RecurrentCell, x: Value, state: State) -> 
 
 
 def _gated(call: OnnxCall, cell: RecurrentCell, x: Value, state: State) -> State:
-    """Gates z, r, h."""
+    """Make a step of a GRU with gates z, r, h."""
     (h,), n = state, cell.hidden
     f_act, g_act = cell.functions
     both = ops.slice(cell.w, (0, 0), (n, 2 * n))
@@ -97,7 +97,7 @@ KINDS = {
 
 
 def _translate(call: OnnxCall) -> Sequence[Tensor]:
-    """Y, Y_h and of an LSTM Y_c."""
+    """Return Y, Y_h and, for an LSTM, Y_c."""
     kind, x = KINDS[call.node.op], call.number(0)
     by_batch = bool(call.integer("layout"))
     if len(call.tensor(0).shape) != 3:
@@ -134,7 +134,7 @@ def _stack(values: list[Value], shape: tuple[int, ...]) -> Value:
 
 
 def _lengths(call: OnnxCall, steps: int, batch: int) -> Array | None:
-    """The number of steps of every sequence, None where all have all."""
+    """Return the number of steps of every sequence, None if all sequences have all steps."""
     lengths = call.static_ints(4)
     if lengths is None or set(lengths) == {steps}:
         return None
@@ -170,7 +170,7 @@ def _cell(call: OnnxCall, kind: CellKind, x: Value, d: int, directions: int) -> 
 
 
 def _part(call: OnnxCall, i: int, d: int, shape: tuple[int, ...]) -> Value:
-    """Operand i for direction d."""
+    """Return the part of operand i for direction d."""
     t = call.tensor(i)
     if t.shape[1:] != shape:
         raise Malformed(f"input {i}", list(t.shape), f"[directions, {', '.join(map(str, shape))}]")
@@ -210,7 +210,7 @@ def _initial(call: OnnxCall, kind: CellKind, d: int, batch: int, hidden: int, by
 def _run(
     call: OnnxCall, kind: CellKind, cell: RecurrentCell, state: State, backward: bool, lengths: Array | None
 ) -> list[State]:
-    """The state after each step, by its place; a sequence that is over keeps its last one."""
+    """Return the state after each step; a sequence that has ended keeps its last state."""
     steps, batch, gates = cell.inputs.shape
     states: list[State] = [state] * steps
     for t in reversed(range(steps)) if backward else range(steps):
@@ -224,7 +224,7 @@ def _run(
 
 
 def _masked(rows: list[list[Value]], lengths: Array | None) -> list[list[Value]]:
-    """Y is 0 behind the end of a sequence."""
+    """Set Y to 0 behind the end of each sequence."""
     if lengths is None:
         return rows
     masks = [ops.constant((lengths > t).astype(np.float32)[:, None]) for t in range(len(rows[0]))]

@@ -22,7 +22,7 @@ MOST_TAPS = 4  # elements that are gathered one by one for each new one; more ar
 # places and weights ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class ResizedAxis:
-    """One axis: how many elements it has and gets, their ratio, and the part that a crop asks for."""
+    """The resizing of one axis: its old and new extent, their ratio, and the part that a crop asks for."""
 
     old: int
     new: int
@@ -68,7 +68,7 @@ def _tent(x: Array) -> Array:
 
 
 def _keys(a: float) -> Callable[[Array], Array]:
-    """The cubic kernel of R. Keys, Cubic Convolution Interpolation for Digital Image Processing, 1981."""
+    """Return the cubic kernel of R. Keys, Cubic Convolution Interpolation for Digital Image Processing, 1981."""
 
     def kernel(x: Array) -> Array:
         x = np.abs(x)
@@ -81,7 +81,7 @@ def _keys(a: float) -> Callable[[Array], Array]:
 def _taps(
     at: Array, line: ResizedAxis, kernel: Callable[[Array], Array], reach: int, wide: float, outside: bool
 ) -> _Taps:
-    """The elements around each place and their weights: i64[new, taps] and f64[new, taps]. `reach`: how far the
+    """Return the elements around each place and their weights: i64[new, taps] and f64[new, taps]. `reach`: how far the
     kernel goes, `wide`: times as far; `outside`: elements that are not there count nothing."""
     far = math.ceil(reach * wide)
     places = np.floor(at)[:, None] + np.arange(1 - far, far + 1)
@@ -120,7 +120,7 @@ def _upsample(call: OnnxCall) -> Tensor:
 
 
 def _lasting(call: OnnxCall, i: int) -> tuple[float, ...] | None:
-    """Known numbers of an operand, None where there are none."""
+    """Return the constant numbers of an operand, None if there are none."""
     array = call.static(i)
     return None if array is None or not array.size else tuple(array.reshape(-1).tolist())
 
@@ -149,7 +149,7 @@ def _lines(call: OnnxCall, scales: Numbers, sizes: Numbers) -> dict[int, Resized
 
 
 def _crop(call: OnnxCall, count: int) -> list[tuple[float, float]]:
-    """The part of each axis that a crop asks for."""
+    """Return the part of each axis that a crop asks for."""
     if call.opset < 11 or call.text("coordinate_transformation_mode") != "tf_crop_and_resize":
         return [(0.0, 1.0)] * count
     roi = _lasting(call, 1)
@@ -206,7 +206,7 @@ def _weighted(call: OnnxCall, at: Array, line: ResizedAxis, mode: str) -> _Taps:
 
 
 def _along(call: OnnxCall, value: Value, axis: int, places: Array, weights: Array) -> Value:
-    """Every new element as a weighted sum of old ones along an axis."""
+    """Make every new element as a weighted sum of old ones along an axis."""
     new, count = places.shape
     if count <= MOST_TAPS:
         lined = tuple(new if i == axis else 1 for i in range(value.type.rank))
@@ -229,7 +229,7 @@ def _along(call: OnnxCall, value: Value, axis: int, places: Array, weights: Arra
 
 
 def _filled(call: OnnxCall, value: Value, lines: dict[int, ResizedAxis], at: dict[int, Array]) -> Value:
-    """The extrapolation value where a crop goes beyond the image."""
+    """Put the extrapolation value where a crop goes beyond the image."""
     inside = np.ones((1,) * value.type.rank, np.bool_)
     for axis, places in at.items():
         lined = tuple(len(places) if i == axis else 1 for i in range(value.type.rank))
@@ -242,7 +242,8 @@ def _filled(call: OnnxCall, value: Value, lines: dict[int, ResizedAxis], at: dic
 
 
 def _at_places(call: OnnxCall, x: Tensor, places: dict[int, Array]) -> Tensor:
-    """Repeated where every element comes equally often in its order, else gathered, axis by axis."""
+    """Return the elements at these places, axis by axis: repeated where each comes equally often in order, else
+    gathered."""
     factors = [1] * len(x.shape)
     for axis, at in places.items():
         r, left = divmod(len(at), x.shape[axis])

@@ -1,4 +1,5 @@
-"""A tensor of an ONNX model on its way into a graph: elements that are known, or a value; and one node that is read."""
+"""A tensor of an ONNX model that is being translated, by known elements or a value of the graph; and one node of the
+model."""
 
 from __future__ import annotations
 
@@ -33,10 +34,11 @@ _STORED: dict[Kind, Any] = {"float": np.float32, "int": np.int64, "bool": np.boo
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """`shape` is ONNX's: () for a scalar, which a graph holds as [1]. Elements that are known lie in `array`; what has
-    the name of a `parameter` becomes one as soon as the graph needs it. Masks are f32 of 0 and 1; integers are u32, or
-    f32 where they were computed with. `dtype`: the type that ONNX gives it, as NumPy calls it, "" where the operands of
-    its node say; `bounds`: between which its integers are, None where the type says."""
+    """A tensor, by its known elements or a value of the graph. `shape` is ONNX's: () for a scalar, which a graph holds
+    as [1]. Elements that are known lie in `array`; what has the name of a `parameter` becomes one as soon as the graph
+    needs it. Masks are f32 of 0 and 1; integers are u32, or f32 where they were computed with. `dtype`: the type that
+    ONNX gives it, as NumPy calls it, "" where the operands of its node say; `bounds`: between which its integers are,
+    None where the type says."""
 
     shape: Shape
     kind: Kind = "float"
@@ -48,12 +50,12 @@ class Tensor:
 
     @property
     def known(self) -> bool:
-        """Whether its elements are constants."""
+        """Whether the elements are constants."""
         return self.array is not None and not self.parameter
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -63,12 +65,12 @@ class Tensor:
 
 
 def kind_of(dtype: str) -> Kind:
-    """The kind of number of a type."""
+    """Return the kind of number (bool, float or int) of a type."""
     return "bool" if dtype == "bool" else "float" if "float" in dtype else "int"
 
 
 def known(array: Any, kind: Kind | None = None) -> Tensor:
-    """A constant."""
+    """Return a tensor of known elements."""
     data = np.asarray(array)
     kind = _KINDS.get(data.dtype.kind, "int") if kind is None else kind
     if kind == "int" and data.dtype.kind in "iu":
@@ -78,15 +80,15 @@ def known(array: Any, kind: Kind | None = None) -> Tensor:
 
 
 def fitted(value: Value, shape: Shape, kind: Kind = "float") -> Tensor:
-    """A value as a tensor of `shape`, reshaped where only ones differ."""
+    """Return a value of the graph as a tensor of `shape`, reshaped if it differs by axes of 1."""
     held = shape or (1,)
     return Tensor(shape, kind, value if value.shape == held else ops.reshape(value, held))
 
 
 @dataclass(slots=True)
 class GraphParameters:
-    """Hold the values of the parameters that the graph gets. `taken`: the names of the file; `nbytes`: its size, by
-    which what is computed while loading is bounded."""
+    """The values of the parameters that the graph gets. `taken`: the names of the file; `nbytes`: its size, by which
+    what is computed while loading is bounded."""
 
     taken: frozenset[str] = frozenset()
     nbytes: int = 0
@@ -96,11 +98,11 @@ class GraphParameters:
 
     @property
     def most(self) -> int:
-        """Elements of one tensor that may be computed."""
+        """The most elements of one tensor that may be folded."""
         return max(MOST_KNOWN, self.nbytes)
 
     def check_size(self, shape: Sequence[int], effort: int = 1) -> None:
-        """Refuse to fold so much; `effort`: how many additions an element costs."""
+        """Raise if a fold makes too many elements; `effort`: additions per element."""
         count = math.prod(shape)
         if count > self.most:
             raise Malformed("constant", f"{list(shape)}", f"at most {self.most:,} elements computed while loading")
@@ -115,7 +117,7 @@ class GraphParameters:
             raise Malformed("constants", f"more than {2 * self.most:,} elements", "fewer in the graph")
 
     def value(self, t: Tensor) -> Value:
-        """The tensor in the graph; integers u32 where they can be."""
+        """Return the tensor in the graph; integers u32 where they can be."""
         if t.value is not None:
             return t.value
         assert t.array is not None  # a tensor has one of both
@@ -135,17 +137,17 @@ class GraphParameters:
         return ops.constant(data)
 
     def parameter(self, name: str, array: Array) -> Value:
-        """The parameter `name`, and `array` as what it holds."""
+        """Add the parameter `name` with the value `array`."""
         self.weights.setdefault(name, np.ascontiguousarray(array, np.float32))
         return ops.parameter(name, array.shape)
 
     def fresh(self, name: str, array: Array) -> Value:
-        """A parameter that the file does not have, under a name that it does not have."""
+        """Add a parameter that the file does not have, under a new name."""
         names = (name if i == 1 else f"{name}.{i}" for i in count(1))
         return self.parameter(next(n for n in names if n not in self.taken and n not in self.weights), array)
 
     def number(self, t: Tensor) -> Value:
-        """The tensor as f32."""
+        """Return the tensor as f32."""
         if t.known and t.kind == "int":
             _check_exact(np.asarray(t.array))
             return self.value(Tensor(t.shape, "float", array=t.array))
@@ -153,7 +155,7 @@ class GraphParameters:
         return ops.to_f32(value) if value.type.dtype is u32 else value
 
     def indices(self, t: Tensor, extent: int) -> Value:
-        """The tensor as u32; negative indices count from `extent`."""
+        """Return the tensor as u32; negative indices count from `extent`."""
         if t.known:
             assert t.array is not None  # known
             low, high = (int(t.array.min()), int(t.array.max())) if t.size else (0, 0)
@@ -168,7 +170,7 @@ class GraphParameters:
         return ops.to_u32(ops.where(ops.less(value, 0.0), value + float(extent), value))
 
     def operand(self, t: Tensor) -> Value | float:
-        """A number where the tensor is one finite element, so that ops with a number are written; else f32."""
+        """Return a number where the tensor is one finite element, so that ops with a number are written; else f32."""
         if t.known and t.size == 1:
             assert t.array is not None  # known
             if t.kind == "int":
@@ -180,7 +182,7 @@ class GraphParameters:
 
 
 def _check_exact(integers: Array) -> None:
-    """Refuse integers that float32 does not have."""
+    """Raise for integers that float32 cannot hold exactly."""
     large = np.unique(integers[(integers > 1 << 24) | (integers < -(1 << 24))])
     if len(large) > 100 or any(int(np.float32(n)) != int(n) for n in large.tolist()):
         raise Unsupported(f"the integer {large[0]}, which f32 does not have")
@@ -192,7 +194,7 @@ def _negative(data: Array) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """One node as the file has it."""
+    """A node of the file."""
 
     op: str
     name: str
@@ -209,7 +211,7 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class OnnxCall:
-    """A node with its operands, and how a translation asks for them."""
+    """A node with its operands, and the methods by which a translation reads them."""
 
     node: NodeRecord
     inputs: tuple[Tensor | None, ...]
@@ -217,66 +219,66 @@ class OnnxCall:
 
     @property
     def opset(self) -> int:
-        """The version of the operators that the node means."""
+        """The version of the operators that the node is written for."""
         return self.node.opset
 
     def tensor(self, i: int) -> Tensor:
-        """Operand i, which must be there."""
+        """Return operand i, which must be given."""
         found = self.optional(i)
         if found is None:
             raise Malformed("inputs", f"{len(self.inputs)}", f"input {i}")
         return found
 
     def optional(self, i: int) -> Tensor | None:
-        """Operand i, None where the model leaves it out."""
+        """Return operand i, None if the model leaves it out."""
         return self.inputs[i] if i < len(self.inputs) else None
 
     def number(self, i: int) -> Value:
-        """Operand i as f32."""
+        """Return operand i as f32."""
         return self.home.number(self.tensor(i))
 
     def static(self, i: int) -> Array | None:
-        """The elements of operand i, None where it is left out; they must be known."""
+        """Return the known elements of operand i, None if it is left out; raise if the graph computes it."""
         found = self.optional(i)
         if found is not None and found.array is None:
             raise Unsupported(f"input {i} computed in the graph, where it must be constant")
         return None if found is None else found.array
 
     def static_ints(self, i: int) -> tuple[int, ...] | None:
-        """`static`, as ints."""
+        """Return the known elements of operand i as ints, like `static`."""
         array = self.static(i)
         if array is not None and array.dtype.kind not in "iu":
             raise Malformed(f"input {i}", array.dtype, "integers")
         return None if array is None else tuple(map(int, array.reshape(-1)))
 
     def attr(self, name: str, kind: type | tuple[type, ...], default: Any) -> Any:
-        """An attribute of that type."""
+        """Return an attribute of that type."""
         given = self.node.attrs.get(name, default)
         if given is not default and not isinstance(given, kind):
             raise Malformed(name, f"{given!r:.60}", f"{getattr(kind, '__name__', 'numbers')}")
         return given
 
     def integer(self, name: str, default: int = 0) -> int:
-        """An attribute that is one int."""
+        """Return an attribute that is one int."""
         return int(self.attr(name, int, default))
 
     def real(self, name: str, default: float = 0.0) -> float:
-        """An attribute that is one float."""
+        """Return an attribute that is one float."""
         return float(self.attr(name, float, default))
 
     def text(self, name: str, default: str = "") -> str:
-        """An attribute that is a string."""
+        """Return an attribute that is a string."""
         return str(self.attr(name, str, default))
 
     def integers(self, name: str) -> tuple[Any, ...] | None:
-        """An attribute that is a list of ints, or None."""
+        """Return an attribute that is a list of ints, or None."""
         given = self.attr(name, tuple, None)
         if given is not None and not all(isinstance(n, int) for n in given):
             raise Malformed(name, f"{given!r:.60}", "ints")
         return None if given is None else tuple(given)
 
     def only_output(self, names: str) -> None:
-        """Refuse further outputs that somebody may use."""
+        """Raise if further outputs are named, which other nodes may read."""
         if any(self.node.outputs[1:]):
             raise Unsupported(f"more outputs than {names}")
 
@@ -287,7 +289,7 @@ Table = Mapping[str, Translate]
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """An axis counted from the front."""
+    """Return an axis counted from the front."""
     if not -rank <= axis < rank:
         raise Malformed("axis", axis, f"{-rank} … {rank - 1}")
     return axis % rank

@@ -33,7 +33,7 @@ STORED: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class ArchivedTensor:
-    """A tensor in an archive: the entry that holds its elements, and which of them are its own."""
+    """A tensor in an archive: the entry that holds its elements, and its shape, strides and offset in there."""
 
     archive: Archive
     entry: str
@@ -44,12 +44,12 @@ class ArchivedTensor:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Equal where two tensors are the same elements in the same order."""
+        """A key that is equal for tensors of the same elements in the same order."""
         return id(self.archive), self.entry, self.dtype, self.shape, self.strides, self.offset
 
 
 class Archive:
-    """The entries of a zip file whose entries are stored as they are; `prefix`: the folder that all of them lie in."""
+    """The entries of an uncompressed zip file; `prefix`: the folder that all of them lie in."""
 
     def __init__(self, file: BinaryIO, nbytes: int) -> None:
         self.file, self.nbytes = file, nbytes
@@ -77,11 +77,11 @@ class Archive:
             raise Malformed("archive", f"{total:,} bytes of entries", f"at most the file's {self.nbytes:,}")
 
     def ending(self, suffix: str) -> list[str]:
-        """The names of entries that end with this path."""
+        """Return the names of entries that end with this path."""
         return [name for name in self.entries if name == suffix or name.endswith(f"/{suffix}")]
 
     def read(self, name: str) -> bytes:
-        """The bytes of an entry."""
+        """Return the bytes of an entry."""
         if name not in self.entries:
             raise Malformed(f"entry {name!r:.80}", "nothing", "an entry of the archive")
         try:
@@ -90,7 +90,7 @@ class Archive:
             raise Malformed(f"entry {name!r:.80}", f"{error}", "an undamaged entry") from None
 
     def document(self, name: str) -> Any:
-        """The JSON in an entry."""
+        """Return the JSON in an entry."""
         text = self.read(name)
         cost = 200 * text.count(b"{") + 80 * text.count(b"[") + 60 * text.count(b",")
         if len(text) > MOST_JSON or cost > MOST_PARSED + 3 * self.nbytes:
@@ -103,7 +103,8 @@ class Archive:
             raise Malformed(f"entry {name!r:.80}", f"{error!s:.120}", "the JSON of a graph") from None
 
     def elements(self, name: str, tensor: ArchivedTensor) -> Array:
-        """The elements of a tensor, `name` for errors: floats of any width as float32, other types as they are."""
+        """Return the elements of a tensor, `name` for errors: floats of any width as float32, other types as they are.
+        """
         shape, strides = tensor.shape, tensor.strides
         dtype, what = np.dtype(STORED[tensor.dtype]), f"tensor {name!r:.80}"
         held = self.entries.get(tensor.entry)
@@ -134,7 +135,7 @@ def _widened(what: str, data: Array, dtype: str) -> Array:
 
 
 def _check_directory(file: BinaryIO, nbytes: int) -> None:
-    """Refuse a list of entries that is too long before anything is made of it."""
+    """Raise for a list of entries that is too long, before it is parsed."""
     file.seek(max(0, nbytes - END - 76))
     tail = file.read()
     if len(tail) < END or tail[-END:-18] != b"PK\5\6" or tail[-2:] != b"\0\0":
@@ -150,14 +151,14 @@ def _check_directory(file: BinaryIO, nbytes: int) -> None:
 
 
 def whole_number(value: Any, what: str, least: int = 0) -> int:
-    """An int of a file: no bool, no float, not beyond 63 bits."""
+    """Return an int of a file, or raise for a bool, a float, or more than 63 bits."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**63:
         raise Malformed(what, f"{value!r:.60}", f"an int in {least} … 2⁶³ − 1")
     return value
 
 
 def field_of(record: Any, name: str, kind: type, what: str) -> Any:
-    """A field of a record in JSON, of that type."""
+    """Return a field of a record in JSON, or raise if it has another type."""
     value = record.get(name) if isinstance(record, dict) else None
     if not isinstance(value, kind):
         raise Malformed(f"{what}: {name}", f"{value!r:.60}", f"{kind.__name__}")
@@ -165,7 +166,7 @@ def field_of(record: Any, name: str, kind: type, what: str) -> Any:
 
 
 def numbers_of(values: Any, what: str) -> Shape:
-    """The ints in a list of `{"as_int": n}`."""
+    """Return the ints in a list of `{"as_int": n}`."""
     if not isinstance(values, list):
         raise Malformed(what, f"{values!r:.60}", "a list")
     return tuple(whole_number(v.get("as_int") if isinstance(v, dict) else v, what) for v in values)
@@ -175,6 +176,6 @@ Tensors = Mapping[str, ArchivedTensor]
 
 
 def check_strides(what: str, shape: Sequence[int], strides: Sequence[int]) -> None:
-    """Refuse a shape without a stride for each axis."""
+    """Raise for a shape without a stride for each axis."""
     if len(shape) != len(strides) or len(shape) > 16:
         raise Malformed(what, f"shape {list(shape)!s:.80} with strides {list(strides)!s:.80}", "a stride for each axis")

@@ -60,7 +60,7 @@ def _baddbmm(c: Aten, self: Tensor, batch1: Tensor, batch2: Tensor, beta: Number
 
 
 def _einsum(c: Aten, equation: str, tensors: Tensors, path: Ints | None = None) -> Tensor:
-    """One or two operands: axes that both have are matched or summed, as one batched product."""
+    """Return the einsum of one or two operands: axes that both have are matched or summed, as one batched product."""
     left, arrow, out = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     labels = [*"".join(terms)]
@@ -103,7 +103,7 @@ def _contracted(c: Aten, parts: Sequence[tuple[Tensor, list[str]]], out: str, ex
 
 # windows --------------------------------------------------------------------------------------------------------------
 def _lined(given: Ints, rank: int, what: str) -> Ints:
-    """One number per spatial axis."""
+    """Return `given` as one number per spatial axis, or raise."""
     numbers = given * rank if len(given) == 1 else given
     if len(numbers) != rank:
         raise Malformed(what, list(given), f"{rank} ints")
@@ -162,7 +162,7 @@ def _convolution(
 
 
 def _images(c: Aten, x: Tensor, kernel: Ints) -> tuple[Tensor, int]:
-    """x with an axis of images, and the number of spatial axes."""
+    """Return x with an axis of images, and the number of spatial axes."""
     rank = len(x.shape) - 2
     if rank not in (1, 2) or len(kernel) not in (1, rank):
         raise Unsupported(f"a pool of {list(x.shape)}: [n, c, w] and [n, c, h, w] are taken")
@@ -192,7 +192,7 @@ def _avg_pool(
 
 
 def _adaptive_avg_pool(c: Aten, self: Tensor, output_size: MaybeInts) -> Tensor:
-    """The mean of windows that begin at ⌊i·n/m⌋ and end before ⌈(i + 1)·n/m⌉."""
+    """Return the mean of windows that begin at ⌊i·n/m⌋ and end before ⌈(i + 1)·n/m⌉."""
     first = len(self.shape) - len(output_size)
     wanted = [n if m is None else m for n, m in zip(self.shape[first:], output_size, strict=True)]
     if first < 1 or min(wanted) < 1:
@@ -226,7 +226,7 @@ def _adaptive_max_pool(c: Aten, self: Tensor, output_size: Ints) -> Tensor:
 def _normed(
     c: Aten, input: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, eps: Number
 ) -> Tensor:
-    """(x − mean) / √(variance + ε) · γ + β per channel; the statistics of the file are constants."""
+    """Return (x − mean) / √(variance + ε) · γ + β per channel; the statistics of the file are constants."""
     factor = c.onnx("Reciprocal", c.onnx("Sqrt", c.onnx("Add", variance, c.number(eps, "float32"))))
     factor = factor if weight is None else c.onnx("Mul", weight, factor)
     offset = c.onnx("Neg", c.onnx("Mul", mean, factor))
@@ -309,7 +309,7 @@ def _attention(
     c: Aten, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: Number = 0.0,
     is_causal: bool = False, scale: Number | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """softmax(q · kᵀ · scale + mask) · v; a query that sees no key gives 0."""
+    """Return softmax(q · kᵀ · scale + mask) · v; a query that sees no key gives 0."""
     if dropout_p:
         raise Unsupported("dropout while training: export the module after eval()")
     if min(len(t.shape) for t in (query, key, value)) < 2:

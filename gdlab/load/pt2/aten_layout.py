@@ -1,4 +1,5 @@
-"""ATen operators that move, take, put or make elements: on constants their result, else ops of the graph."""
+"""ATen operators that move, take, put or make elements: constants are computed at once, others become ops of the graph.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "cir
 
 # shapes ---------------------------------------------------------------------------------------------------------------
 def _resolved(x: Tensor, size: Ints) -> Shape:
-    """A shape with −1 replaced."""
+    """Return a shape with −1 replaced by the extent that fits."""
     rest = math.prod(n for n in size if n != -1)
     if size.count(-1) > 1 or min(size, default=0) < -1 or (-1 in size and (not rest or x.size % rest)):
         raise Malformed("size", list(size), f"{x.size} elements, as in {list(x.shape)}")
@@ -56,7 +57,7 @@ def _squeeze(c: Aten, self: Tensor, dim: Ints | None = None) -> Tensor:
 
 
 def unsqueezed(c: Aten, self: Tensor, dim: int) -> Tensor:
-    """With a new axis of extent 1."""
+    """Return x with a new axis of extent 1."""
     at = dim + len(self.shape) + 1 if dim < 0 else dim
     if not 0 <= at <= len(self.shape):
         raise Malformed("dim", dim, f"an axis of {len(self.shape) + 1}")
@@ -141,12 +142,13 @@ def _dropout(c: Aten, input: Tensor, p: Number, train: bool) -> Tensor:
 
 
 def dropout_in_place(c: Aten, self: Tensor, p: Number, train: bool) -> Tensor:
-    """Leave out nothing: `dropout` whose first argument is called `self`."""
+    """Translate `dropout_`, whose first argument is called `self`, as `dropout`."""
     return _dropout(c, self, p, train)
 
 
 def _as_strided(c: Aten, self: Tensor, size: Ints, stride: Ints, storage_offset: int | None = None) -> Tensor:
-    """Elements where they are: other strides would take others."""
+    """Return the operand in this shape if these strides are its own; raise for others, which would read other elements.
+    """
     wanted = [(n, s) for n, s in zip(size, stride, strict=True) if n != 1]
     if storage_offset or wanted != c.laid_out("self"):
         raise Unsupported("elements by other strides than those of the operand")
@@ -236,7 +238,7 @@ def _repeat_interleave(
 
 
 def repeated(c: Aten, x: Tensor, at: int, times: int) -> Tensor:
-    """Every element along an axis so many times."""
+    """Repeat every element along an axis so many times."""
     n = x.shape[at]
     if times < 1:
         raise Malformed("repeats", times, "an int ≥ 1")
@@ -369,7 +371,8 @@ def _gather(c: Aten, self: Tensor, dim: int, index: Tensor, sparse_grad: bool = 
 
 
 def _indexed(c: Aten, x: Tensor, indices: Maybe) -> tuple[Tensor, list[int], Tensor, int]:
-    """x with the indexed axes first, these axes, tuples of indices, and where their axes stand in the result."""
+    """Return x with the indexed axes first, these axes, tuples of indices, and the place of their axes in the result.
+    """
     found: list[tuple[int, Tensor]] = []
     at = 0
     for index in indices:
@@ -432,7 +435,7 @@ def _scatter_value(c: Aten, self: Tensor, dim: int, index: Tensor, value: Number
 def _slice_scatter(
     c: Aten, self: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Tensor:
-    """x with some of its slices replaced: what lies along the axis is taken from x or from `src`."""
+    """Return x with some of its slices replaced by those of `src`."""
     at = axis(dim, self)
     if step < 1:
         raise Malformed("step", step, "an int ≥ 1")
@@ -458,7 +461,7 @@ def _select_scatter(c: Aten, self: Tensor, src: Tensor, dim: int, index: int) ->
 
 def _one_hot(c: Aten, self: Tensor, num_classes: int = -1) -> Tensor:
     if num_classes < 1:
-        raise Unsupported("a number of classes that the data say")
+        raise Unsupported("a number of classes that depends on the data")
     made = c.onnx("OneHot", self, c.ints((num_classes,)), c.ints((0, 1)), axis=-1)
     return replace(made, dtype="int64", bounds=(0, 1))
 

@@ -33,7 +33,7 @@ def _arithmetic(op: str) -> Translate:
 
 
 def _scaled(op: str) -> Translate:
-    """With a factor for the second operand."""
+    """Return the translation of an op with a factor for the second operand."""
     plain = _arithmetic(op)
 
     def translate(c: Aten, self: Operand, other: Operand, alpha: Number = 1) -> Tensor:
@@ -127,7 +127,7 @@ def _extreme(op: str) -> Translate:
 
 
 def where(c: Aten, condition: Tensor, self: Operand, other: Operand) -> Tensor:
-    """Elements of `self` where the mask is set, else of `other`."""
+    """Return the elements of `self` where the mask is set, else those of `other`."""
     dtype = c.meta.dtype
     return c.onnx("Where", c.cast(condition, "bool"), c.cast(self, dtype), c.cast(other, dtype))
 
@@ -188,7 +188,7 @@ def _function(make: Callable[[Value], Value]) -> Translate:
 
 
 def _rounded(op: str) -> Translate:
-    """Whole numbers stay as they are."""
+    """Return the translation of a rounding, which leaves whole numbers as they are."""
 
     def translate(c: Aten, self: Tensor) -> Tensor:
         return c.onnx(op, self) if self.kind == "float" else self
@@ -272,7 +272,7 @@ def _place(op: str) -> Translate:
 
 
 def _extreme_along(op: str, place: str) -> Translate:
-    """(values, places)."""
+    """Return the translation of an extreme along an axis: (values, places)."""
 
     def translate(c: Aten, self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
         return c.reduced(op, self, (dim,), keepdim), c.onnx(place, self, axis=axis(dim, self), keepdims=int(keepdim))
@@ -299,7 +299,7 @@ def _variance(root: bool, mean: bool) -> Translate:
 
 
 def _spread(root: bool) -> Translate:
-    """The older form, with a flag."""
+    """Return the translation of the older form of variance, with the flag `unbiased`."""
     plain = _variance(root, False)
 
     def translate(
@@ -365,7 +365,7 @@ def _bce_with_logits(
     c: Aten, self: Tensor, target: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None,
     reduction: int = 1,
 ) -> Tensor:  # fmt: skip
-    """max(x, 0) − x·t + log(1 + exp(−|x|)), as softplus(x) − x·t."""
+    """Return max(x, 0) − x·t + log(1 + exp(−|x|)), as softplus(x) − x·t."""
     if pos_weight is not None:
         raise Unsupported("pos_weight")
     each = c.onnx("Sub", fitted(ops.softplus(c.value(self)), self.shape), c.onnx("Mul", self, target))
@@ -375,7 +375,7 @@ def _bce_with_logits(
 def _nll(
     c: Aten, self: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1, ignore_index: int = -100
 ) -> Tensor:
-    """−Σ of the logarithms that the targets choose; `self`: [n, classes] or [n, classes, …]."""
+    """Return −Σ of the logarithms that the targets choose; `self`: [n, classes] or [n, classes, …]."""
     if weight is not None:
         raise Unsupported("weights of classes")
     if 0 <= ignore_index:
@@ -405,7 +405,7 @@ def _cross_entropy(
 
 
 def _bounded(translate: Translate, low: int, high: int) -> Translate:
-    """With a result of integers between these."""
+    """Return the translation with integers between these as its result."""
 
     def bounded(c: Aten, self: Tensor) -> Tensor:
         made = translate(c, self)

@@ -1,4 +1,4 @@
-"""Build the graph of an exported program, node by node: what cannot be met is collected, then refused together."""
+"""Build the graph of an exported program, node by node: unsupported nodes are collected, then refused together."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TensorView:
 def built(
     program: ExportedProgram, train: bool, place_of: Callable[[Location], Location]
 ) -> tuple[Graph, dict[str, Array]]:
-    """The graph of a program, and the values of its parameters. `place_of`: a line as the graph tells it."""
+    """Return the graph of a program, and the values of its parameters. `place_of`: a line as the graph tells it."""
     unknown = [(node.label, f"{node}: {reason}".removesuffix(": ")) for node in program.nodes
                for reason in [_unknown(node)] if reason is not None]  # fmt: skip
     if unknown:
@@ -64,7 +64,7 @@ def built(
 
 
 def _key(node: AtenNode) -> tuple[str, bool]:
-    """(name in the table, whether the operator changes its first operand)."""
+    """Return (name in the table, whether the operator changes its first operand)."""
     library, _, rest = node.label.partition(".")
     if library != "aten":
         return "", False
@@ -75,7 +75,7 @@ def _key(node: AtenNode) -> tuple[str, bool]:
 
 
 def _unknown(node: AtenNode) -> str | None:
-    """Return what is not understood of a node: "" the operator, else an argument; None where it is understood."""
+    """Return the part of a node that is not supported: "" for the operator, else an argument; None if there is none."""
     name, _ = _key(node)
     if name in NOTHING:
         return None
@@ -89,7 +89,7 @@ def _translation(node: AtenNode) -> Translate | None:
 
 
 class _ProgramBuilder:
-    """The tensors of a program by name, as its nodes give them; None is what came of something unsupported."""
+    """The builder of a graph, which holds a program's tensors by name; None stands for an unsupported result."""
 
     def __init__(
         self,
@@ -139,7 +139,8 @@ class _ProgramBuilder:
         return rounded(self.home, Tensor(meta.shape, kind, value, dtype=meta.dtype, bounds=bounds))
 
     def _held(self, name: str, array: Array, meta: Meta, parameter: bool) -> Tensor:
-        """A parameter; what is not trained is a constant where gradients are wanted, a buffer always is."""
+        """Return a held tensor as a parameter, or as a constant: buffers, and where gradients are wanted all that is
+        not trained."""
         tensor = replace(known(array, kind_of(meta.dtype)), dtype=meta.dtype)
         if not parameter or (self.train and not meta.trained) or tensor.kind != "float" or not array.size:
             return tensor
@@ -184,9 +185,9 @@ class _ProgramBuilder:
         return self.tensors[ref.name] is None
 
     def _made(self, key: str, node: AtenNode, changes: bool) -> tuple[Tensor, ...]:
-        """The results of a node, of the shapes and types that the file says; an error names the node."""
+        """Return the results of a node, of the shapes and types that the file says; an error names the node."""
         metas = [self.program.metas.get(name) for name in node.outputs]
-        with load_errors(WHERE, str(node), "what the operator takes"):
+        with load_errors(WHERE, str(node), "what the operator takes", Unsupported):
             translate: Translate = IN_PLACE.get(key, TABLE[key]) if changes else TABLE[key]
             call = Aten(node, self.home, [m for m in metas if m is not None], self.train, self.program.metas)
             given = bound(translate, {name: self._filled(value) for name, value in node.arguments})
@@ -195,7 +196,7 @@ class _ProgramBuilder:
             return tuple(self._checked(t, meta) for t, meta in zip(made, metas, strict=False))
 
     def _filled(self, value: Any) -> Any:
-        """An argument with tensors in the place of their names."""
+        """Return an argument with tensors in place of their names."""
         if isinstance(value, Ref):
             return self.tensors[value.name]
         return tuple(map(self._filled, value)) if isinstance(value, tuple) else value
@@ -214,7 +215,7 @@ class _ProgramBuilder:
         return rounded(self.home, replace(t, dtype=meta.dtype))
 
     def _set(self, node: AtenNode, made: Sequence[Tensor]) -> None:
-        """Name results; those that a translation does not give may not be read."""
+        """Name results; those that a translation does not make may not be read."""
         for k, name in enumerate(node.outputs):
             if not name:
                 continue
@@ -226,7 +227,7 @@ class _ProgramBuilder:
                 self.tensors[name] = None
 
     def _tell(self, node: AtenNode, made: Sequence[Tensor], first: int) -> None:
-        """New nodes get the user's line, and those of results their names."""
+        """Give new nodes the user's line, and those of results their names."""
         if node.place is not None:
             chain = (self.place_of(node.place),)
             for id in range(first, len(self.graph)):
@@ -236,7 +237,7 @@ class _ProgramBuilder:
                 self.graph.named(t.value, name)
 
     def _count(self, made: Iterable[Tensor]) -> None:
-        """Refuse more memory for constants than the file's size allows."""
+        """Raise if constants take more memory than the file's size allows."""
         self.live += sum(t.array.nbytes for t in made if t.known and t.array is not None)
         if self.live > (most := max(3 << 23, 3 * self.home.nbytes)):
             raise Malformed("constants", f"{self.live:,} bytes at once", f"at most {most:,} while loading")
@@ -268,7 +269,7 @@ class _ProgramBuilder:
         return name
 
     def _change(self, i: int, node: AtenNode, new: Tensor) -> None:
-        """Put `new` in the place of the first operand: all that shares its elements changes too."""
+        """Replace the first operand by `new`; all tensors that share its elements change too."""
         name = next(v.name for _, v in node.arguments if isinstance(v, Ref))
         root, old = self._root(name), self.tensors[name]
         if root in self.program.held or root in self.program.inputs:
@@ -287,7 +288,7 @@ class _ProgramBuilder:
     def _change_family(self, root: str, name: str, alike: Sequence[str], new: Tensor) -> None:
         base = self.tensors[root]
         if base is None:
-            raise Unsupported("a change of a part of something that is not there")
+            raise Unsupported("a change of a part of a tensor that is not made")
         places = self._places(name, base)
         count = base.size
         source = np.arange(count)
@@ -302,7 +303,7 @@ class _ProgramBuilder:
                 self.tensors[other] = replace(part, dtype=old.dtype, bounds=None)
 
     def _places(self, name: str, base: Tensor) -> Array:
-        """Return which elements of its root a tensor has."""
+        """Return the places of a tensor's elements in its root."""
         chain = []
         while name in self.views:
             chain.append(self.views[name])
@@ -314,7 +315,7 @@ class _ProgramBuilder:
                 continue
             key, _ = _key(view.node)
             if key.partition(".")[0] in SOMETIMES:
-                raise Unsupported(f"a change of what {view.node.label} may have copied")
+                raise Unsupported(f"a change of a tensor that {view.node.label} may have copied")
             metas = [replace(self.program.metas[n], dtype="int64") for n in view.node.outputs if n]
             own = {k: self._filled(v) for k, v in view.node.arguments}
             own |= {k: places for k, v in view.node.arguments if isinstance(v, Ref) and v.name == view.parent}
@@ -349,7 +350,7 @@ def _refs(node: AtenNode) -> list[Ref]:
 
 # source lines ---------------------------------------------------------------------------------------------------------
 def quoted(program: ExportedProgram, name: str) -> Callable[[Location], Location]:
-    """Places in the lines that the archive quotes: no file that it names is read."""
+    """Return the source places in the lines that the archive quotes; no file that it names is read."""
     digest = hashlib.sha256(repr(sorted(program.lines.items())).encode()).hexdigest()[:8]
     files: dict[str, str] = {}
     for i, (file, lines) in enumerate(sorted(program.lines.items())):
@@ -366,12 +367,12 @@ def quoted(program: ExportedProgram, name: str) -> Callable[[Location], Location
 
 
 def as_written(at: Location) -> Location:
-    """A place in a file of this machine."""
+    """Return a source place in a file of this machine."""
     return at
 
 
 def markdown() -> str:
-    """The names of all operators that are taken, as `docs/loading.md` lists them:
-    `python -c "from gdlab.load.pt2.build import markdown; print(markdown())"`."""
+    """Return the names of all operators that are supported, as `docs/loading.md` lists them: `python -c "from
+    gdlab.load.pt2.build import markdown; print(markdown())"`."""
     names = sorted({key.partition(".")[0] for key in TABLE})
     return textwrap.fill(" ".join(names) + ".", 118, break_on_hyphens=False)

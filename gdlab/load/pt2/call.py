@@ -1,4 +1,5 @@
-"""One call of an ATen operator with its tensors: how the tables of operators ask for arguments and make results.
+"""One call of an ATen operator with its tensors: the way in which the tables of operators read arguments and make
+results.
 
 A translation is a function whose parameters carry ATen's names, types and defaults: arguments are bound by name, and
 one that the function does not have is refused. Operators that ONNX has too are translated by its table.
@@ -67,8 +68,8 @@ MaybeInts = tuple[int | None, ...]
 
 
 class Aten:
-    """A node on its way into a graph: its types, and what translations need to make results. `train`: gradients are
-    wanted, and are PyTorch's."""
+    """A node that is being translated: its types, and the methods with which translations make results. `train`:
+    gradients are wanted, and are PyTorch's."""
 
     def __init__(
         self, node: AtenNode, home: GraphParameters, metas: Sequence[Meta], train: bool, types: Mapping[str, Meta]
@@ -76,7 +77,7 @@ class Aten:
         self.node, self.home, self.metas, self.train, self.types = node, home, metas, train, types
 
     def laid_out(self, argument: str) -> list[tuple[int, int]]:
-        """(extent, stride) of the axes of an operand that have more than one element, as the file says."""
+        """Return (extent, stride) of the axes of an operand that have more than one element, as the file says."""
         ref = dict(self.node.arguments)[argument]
         meta = self.types[ref.name]
         return [(n, s) for n, s in zip(meta.shape, meta.strides, strict=True) if n != 1]
@@ -90,11 +91,11 @@ class Aten:
 
     # by ONNX
     def onnx(self, op: str, *inputs: Tensor | None, **attrs: Any) -> Tensor:
-        """The result of an operator of ONNX."""
+        """Return the result of an operator of ONNX."""
         return self.onnx_all(op, 1, *inputs, **attrs)[0]
 
     def onnx_all(self, op: str, outputs: int, *inputs: Tensor | None, **attrs: Any) -> tuple[Tensor, ...]:
-        """All results of an operator of ONNX."""
+        """Return all results of an operator of ONNX."""
         name = self.node.outputs[0] if self.node.outputs else self.node.target
         names = tuple(f"{i}" for i in range(len(inputs)))
         node = NodeRecord(op, name, "", names, tuple(f"{name}.{i}" for i in range(outputs)), attrs, OPSET)
@@ -104,17 +105,17 @@ class Aten:
 
     # operands
     def ints(self, numbers: Sequence[int]) -> Tensor:
-        """Numbers as a constant."""
+        """Return numbers as a constant."""
         return replace(known(np.array(numbers, np.int64), "int"), dtype="int64")
 
     def number(self, value: Number, dtype: str) -> Tensor:
-        """A number as a constant of a type."""
+        """Return a number as a constant of a type."""
         kind = kind_of(dtype)
         made = np.float32(value) if kind == "float" else np.bool_(value) if kind == "bool" else np.int64(int(value))
         return replace(known(made, kind), dtype=dtype)
 
     def cast(self, x: Operand, dtype: str) -> Tensor:
-        """An operand as another type of number."""
+        """Return an operand as another type of number."""
         if not isinstance(x, Tensor):
             return self.number(x, dtype)
         if dtype not in CODES:
@@ -122,7 +123,7 @@ class Aten:
         return x if x.dtype == dtype else self.onnx("Cast", x, to=CODES[dtype])
 
     def joint(self, *operands: Operand) -> list[Tensor]:
-        """Operands as the type that all of them have in common."""
+        """Convert operands to the type that they have in common."""
         tensors = [x for x in operands if isinstance(x, Tensor)]
         dtype = max((x.dtype or "float32" for x in tensors), key=lambda d: RANK[kind_of(d)])
         if any(isinstance(x, float) for x in operands) and kind_of(dtype) != "float":
@@ -132,7 +133,7 @@ class Aten:
         return [self.cast(x, dtype) for x in operands]
 
     def value(self, x: Tensor) -> Value:
-        """The tensor in the graph, as f32."""
+        """Return the tensor in the graph, as f32."""
         return self.home.number(x)
 
     # results
@@ -141,11 +142,11 @@ class Aten:
         return replace(made, dtype=x.dtype, bounds=x.bounds)
 
     def reshaped(self, x: Tensor, shape: Shape) -> Tensor:
-        """The elements of x in row-major order."""
+        """Return the elements of x in row-major order."""
         return self.like(x, reshaped(self.home, x, shape))
 
     def filled(self, shape: Shape, value: Number, dtype: str) -> Tensor:
-        """A constant of equal elements."""
+        """Return a constant of equal elements."""
         data = self.number(value, dtype)
         if kind_of(dtype) == "float" and int(np.prod(shape, dtype=np.float64)) > self.home.most:
             return Tensor(shape, "float", ops.full(shape, float(value)), dtype=dtype)
@@ -153,7 +154,7 @@ class Aten:
         return replace(known(np.full(shape, data.array), data.kind), dtype=dtype)
 
     def reduced(self, op: str, x: Tensor, axes: Ints | None, keepdim: bool) -> Tensor:
-        """A reduction over axes, over all where there are none."""
+        """Return a reduction over axes, over all if none are given."""
         rank = len(x.shape)
         where = tuple(axis_of(a, rank) for a in axes) if axes else tuple(range(rank))
         if not rank:
@@ -161,7 +162,7 @@ class Aten:
         return self.onnx(op, x, self.ints(where), keepdims=int(keepdim))
 
     def along(self, x: Tensor, axis: int, matrix: Array) -> Tensor:
-        """The product of an axis with a constant matrix [old, new]."""
+        """Return the product of an axis with a constant matrix [old, new]."""
         order = (*(i for i in range(len(x.shape)) if i != axis), axis)
         moved = self.onnx("Transpose", x, perm=order)
         made = self.onnx("MatMul", moved, replace(known(matrix.astype(np.float32)), dtype="float32"))
@@ -169,20 +170,20 @@ class Aten:
 
 
 def axis(number: int, x: Tensor) -> int:
-    """An axis of x counted from the front; a scalar has one too."""
+    """Return an axis of x counted from the front; a scalar counts as having one."""
     return axis_of(number, max(len(x.shape), 1))
 
 
 # arguments ------------------------------------------------------------------------------------------------------------
 @lru_cache(maxsize=1024)
 def _parameters(translate: Translate) -> dict[str, tuple[str, Any]]:
-    """(type, default) of each argument of a translation."""
+    """Return (type, default) of each argument of a translation."""
     found = list(inspect.signature(translate).parameters.values())[1:]
     return {p.name: (str(p.annotation), p.default) for p in found}
 
 
 def unknown_arguments(translate: Translate, node: AtenNode) -> str:
-    """The reason why these arguments are not understood, "" where they are."""
+    """Return the reason why these arguments are not understood, "" if they are."""
     wanted = _parameters(translate)
     for name, value in node.arguments:
         if name in INDIFFERENT and not isinstance(value, Opaque):
@@ -197,7 +198,7 @@ def unknown_arguments(translate: Translate, node: AtenNode) -> str:
 
 
 def bound(translate: Translate, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments by name, each of the type that the translation takes."""
+    """Return the arguments by name, each of the type that the translation takes."""
     wanted, found = _parameters(translate), {}
     for name, (kind, default) in wanted.items():
         if name not in given:

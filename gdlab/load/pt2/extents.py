@@ -52,7 +52,7 @@ def _parsed(text: str) -> ast.expr:
 
 
 def names_of(text: str) -> list[str]:
-    """The names in an expression."""
+    """Return the names in an expression."""
     nodes = list(ast.walk(_parsed(text)))
     called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     found = [node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in called]
@@ -61,7 +61,7 @@ def names_of(text: str) -> list[str]:
 
 
 def _symbol(node: ast.AST) -> str | None:
-    """The name of a call `Symbol('s0', integer=True)`."""
+    """Return the name of a call `Symbol('s0', integer=True)`."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id != "Symbol":
         return None
     first = node.args[0] if node.args else None
@@ -69,7 +69,7 @@ def _symbol(node: ast.AST) -> str | None:
 
 
 def computed(text: str, numbers: Numbers) -> Number | None:
-    """The value of an expression, None where a name in it has no number."""
+    """Return the value of an expression, None if a name in it has no number."""
     if any(name not in numbers for name in names_of(text)):
         return None
     try:
@@ -109,8 +109,8 @@ def _applied(function: Callable[..., Any] | None, *operands: Number) -> Any:
 def numbers_for(
     inputs: Mapping[str, Sequence[Any]], ranges: Any, dims: Mapping[str, int] | None
 ) -> dict[str, int]:  # fmt: skip
-    """A number for each name in the sizes of inputs; `ranges`: between which they may be, as the file says. Names that
-    the file does not have, and extents without a number, are refused together."""
+    """Return a number for each name in the sizes of inputs; `ranges`: the bounds that the file gives. Names that the
+    file does not have, and extents without a number, are refused together."""
     given, places, hints = dict(dims or {}), dict[str, list[str]](), dict[str, int]()
     for record, sizes in inputs.items():
         for axis, size in enumerate(sizes):
@@ -154,7 +154,7 @@ def _told(limits: tuple[int, int]) -> str:
 
 
 def expression(size: Any) -> str | None:
-    """The expression that stands for an extent, None where the extent is no expression."""
+    """Return the expression of an extent, None if it is a number."""
     record = size.get("as_expr") if isinstance(size, dict) else None
     if record is None:
         return None

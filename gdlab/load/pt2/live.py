@@ -20,8 +20,8 @@ Saved = Callable[[], bytes]
 
 
 def exported(where: str, thing: Any, examples: Sequence[Any]) -> tuple[Saved, Saved, tuple[str, ...]]:
-    """(the bytes that `torch.export.save` writes of a module or an exported program, those of it in core operators,
-    what was assumed)."""
+    """Return (the bytes that `torch.export.save` writes of a module or an exported program, the same in core operators,
+    notes on assumptions)."""
     torch = _torch(where)
     notes: tuple[str, ...] = ()
     if isinstance(thing, torch.nn.Module):
@@ -69,7 +69,7 @@ def _tensor(torch: Any, x: Any) -> Any:
 
 @contextmanager
 def _evaluating(module: Any) -> Iterator[bool]:
-    """Inside the block the module evaluates; afterwards each of its modules is as it was."""
+    """Put the module in evaluation mode inside the block, and restore the mode of each of its modules after it."""
     was = [(part, part.training) for part in module.modules()]
     for part, _ in was:
         part.training = False
@@ -91,7 +91,7 @@ def _export(where: str, torch: Any, module: Any, examples: tuple[Any, ...]) -> A
 
 
 def _saved(where: str, torch: Any, program: Any) -> bytes:
-    """The bytes of the program as it is; where PyTorch cannot write those (`vmap` in masks of transformers), in
+    """Return the bytes of the program as it is or, if PyTorch cannot write it (`vmap` in masks of transformers), in
     core operators."""
     try:
         return _bytes_of(torch, program)

@@ -26,19 +26,19 @@ TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 class _Name(str):
-    """A global that the pickle names."""
+    """A global name in the pickle."""
 
     __slots__ = ()
 
 
 class _Storage(tuple[str, str]):
-    """(entry, dtype) of the bytes that tensors share."""
+    """A storage: (entry, dtype) of the bytes that tensors share."""
 
     __slots__ = ()
 
 
 def saved_tensors(archive: Archive) -> dict[str, ArchivedTensor]:
-    """The tensors by name of a `torch.save` of a dict."""
+    """Return the tensors by name of a `torch.save` of a dict."""
     found = archive.ending("data.pkl")
     if len(found) != 1:
         raise Malformed("tensors", f"{len(found)} entries data.pkl", "one")
@@ -63,7 +63,7 @@ class _Machine:
         self.memo: dict[int, Any] = {}
 
     def run(self, text: bytes) -> Any:
-        """The object that the pickle makes."""
+        """Return the object that the pickle makes."""
         try:
             for op, argument, _ in pickletools.genops(text):
                 if op.name == "STOP":
@@ -115,28 +115,28 @@ class _Machine:
             raise Malformed("pickle", f"the opcode {name}", "a dict of tensors")
 
     def marked(self) -> list[Any]:
-        """Take what lies above the last mark."""
+        """Take the values above the last mark off the stack."""
         found = []
         while (top := self.stack.pop()) is not MARK:
             found.append(top)
         return found[::-1]
 
     def named(self, name: str) -> _Name:
-        """A global, which must be one of those that tensors need."""
+        """Return a global, which must be one of those that tensors need."""
         if name not in NAMES:
             given = f"{name.replace(' ', '.')!r:.100}"
             raise Malformed("pickle", given, "tensors alone: no other class or function is read from a file")
         return _Name(name)
 
     def storage(self, given: Any) -> _Storage:
-        """The bytes that a persistent id names."""
+        """Return the bytes that a persistent id names."""
         kind, storage, key, _, _ = given
         if kind != "storage" or not isinstance(storage, _Name) or not isinstance(key, str):
             raise Malformed("pickle", f"{given!r:.80}", "a storage")
         return _Storage((f"{self.folder}data/{key}", STORAGES[storage.removeprefix("torch ")]))
 
     def called(self, function: Any, arguments: Any) -> Any:
-        """A dict, or a tensor of a storage."""
+        """Return the result of a call: a dict, or a tensor of a storage."""
         if not isinstance(function, _Name) or not isinstance(arguments, tuple):
             raise Malformed("pickle", f"a call of {function!r:.60}", "tensors alone")
         if function == DICT and arguments == ():
@@ -148,7 +148,7 @@ class _Machine:
         raise Malformed("pickle", f"{function.replace(' ', '.')} with {len(arguments)} arguments", "a tensor")
 
     def tensor(self, storage: _Storage, offset: Any, shape: Any, strides: Any) -> ArchivedTensor:
-        """A tensor of checked numbers."""
+        """Return a tensor from checked numbers."""
         entry, dtype = storage
         extents: Shape = tuple(whole_number(n, "pickle: shape") for n in tuple(shape))
         steps: Shape = tuple(whole_number(n, "pickle: strides") for n in tuple(strides))

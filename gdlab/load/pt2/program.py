@@ -44,7 +44,7 @@ _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]torch[/\\]")
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """The type that the file gives a tensor."""
+    """The type of a tensor as the file states it."""
 
     dtype: str
     shape: Shape
@@ -68,7 +68,7 @@ class Dtype:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """An argument that is not understood; `kind`: what it is."""
+    """An argument that is not understood; `kind`: its kind in the file."""
 
     kind: str
 
@@ -86,7 +86,7 @@ class AtenNode:
 
     @property
     def label(self) -> str:
-        """The operator without the library's name."""
+        """The name of the operator, without that of the library."""
         return self.target.removeprefix("torch.ops.")
 
     def __str__(self) -> str:
@@ -119,14 +119,15 @@ class ExportedProgram:
 
 
 def read(file: BinaryIO | bytes, nbytes: int, dims: Mapping[str, int] | None = None) -> ExportedProgram:
-    """The records of a program in an archive; `dims`: numbers for extents that the program leaves open, by name."""
+    """Return the records of a program in an archive; `dims`: numbers for extents that the program leaves open, by name.
+    """
     archive = Archive(io.BytesIO(file) if isinstance(file, bytes) else file, nbytes)
     return _Reader(archive, dims).program(*_parts(archive))
 
 
 # layouts --------------------------------------------------------------------------------------------------------------
 def _parts(archive: Archive) -> tuple[Any, Tensors]:
-    """The JSON of a program, and the tensors of the archive by name."""
+    """Return the JSON of a program, and the tensors of the archive by name."""
     if OLD in archive.entries:
         nested = ("serialized_state_dict.pt", "serialized_constants.pt")
         found = [_nested(archive, name) for name in nested if name in archive.entries]
@@ -150,7 +151,7 @@ def _nested(archive: Archive, name: str) -> Tensors:
 
 
 def _listed(archive: Archive, folder: str, config: str, pickled: str) -> Tensors:
-    """The tensors that a list in the archive names, or that it holds as `torch.save` writes them."""
+    """Return the tensors that a list in the archive names, or that it holds as `torch.save` writes them."""
     if folder + config not in archive.entries:
         return _nested(archive, folder + pickled) if folder + pickled in archive.entries else {}
     found = {}
@@ -177,7 +178,8 @@ def _scalar_type(code: Any, what: str) -> str:
 
 # the program ----------------------------------------------------------------------------------------------------------
 class _Reader:
-    """Collect the records of a program; names are those of the outermost graph, inner graphs get new ones."""
+    """A reader that collects the records of a program; names are those of the outermost graph, inner graphs get new
+    ones."""
 
     def __init__(self, archive: Archive, dims: Mapping[str, int] | None) -> None:
         self.made, self.dims = ExportedProgram(archive), dims
@@ -186,7 +188,7 @@ class _Reader:
         self.open: list[str] = []  # tensors with extents that are not numbers
 
     def program(self, document: Any, tensors: Tensors) -> ExportedProgram:
-        """The records of the JSON, with tensors by their dotted names."""
+        """Return the records of the JSON, with tensors by their dotted names."""
         version = field_of(document, "schema_version", dict, "program")
         major = version.get("major")
         if not isinstance(major, int) or not SCHEMAS[0] <= major <= SCHEMAS[1]:
@@ -226,7 +228,7 @@ class _Reader:
                     self.symbols[name] = value
 
     def _known(self, sizes: list[Any]) -> list[Any] | None:
-        """Extents with numbers for their expressions; None where one of them stays open."""
+        """Return extents with numbers for their expressions; None if one of them stays open."""
         found: list[Any] = []
         for size in sizes:
             text = expression(size)
@@ -282,7 +284,7 @@ class _Reader:
 
     # nodes
     def _nodes(self, graph: Any, names: Mapping[str, str], depth: int) -> Iterator[AtenNode]:
-        """The nodes of a graph, inner graphs written out."""
+        """Return the nodes of a graph, inner graphs written out."""
         if depth > DEEPEST:
             raise Malformed("graph", f"more than {DEEPEST} graphs in graphs", "fewer")
         for record in field_of(graph, "nodes", list, "graph"):
@@ -306,7 +308,7 @@ class _Reader:
             yield AtenNode(target, found, outputs, module, place)
 
     def _resolved(self, value: Any) -> Any:
-        """An argument with numbers in the place of extents."""
+        """Return an argument with numbers in place of extents."""
         if isinstance(value, tuple):
             return tuple(self._resolved(one) for one in value)
         if isinstance(value, _Extent):
@@ -314,7 +316,7 @@ class _Reader:
         return value
 
     def _assert(self, arguments: Any, target: str) -> None:
-        """Refuse numbers for which the program itself would stop."""
+        """Raise for numbers with which an assertion of the program itself would fail."""
         for argument in arguments:
             form, value = _single(field_of(argument, "arg", dict, target), target)
             name = value.get("as_name") if form == "as_sym_bool" and isinstance(value, dict) else None
@@ -330,7 +332,7 @@ class _Reader:
     def _inlined(
         self, target: str, arguments: Any, outputs: tuple[str, ...], names: Mapping[str, str], depth: int
     ) -> Iterator[AtenNode]:
-        """The nodes of a block `with torch.no_grad()` or `with torch.autocast(…, enabled=False)`."""
+        """Return the nodes of a block `with torch.no_grad()` or `with torch.autocast(…, enabled=False)`."""
         values = [_argument(argument, names, target)[1] for argument in arguments]
         at = next((i for i, v in enumerate(values) if isinstance(v, _Inner)), None)
         if at is None:
@@ -356,7 +358,7 @@ class _Reader:
             yield AtenNode(how, (("self", Ref(own.get(name, name))),), (made,))
 
     def _fresh(self, name: str) -> str:
-        """A name that no tensor has yet."""
+        """Return a name that no tensor has yet."""
         found, i = name, 1
         while found in self.made.metas:
             i += 1
@@ -364,7 +366,7 @@ class _Reader:
         return found
 
     def _origin(self, metadata: Any) -> tuple[str, Location | None]:
-        """(dotted path of the module, the user's line) of a node."""
+        """Return (dotted path of the module, the user's line) of a node."""
         given = metadata if isinstance(metadata, dict) else {}
         stack, trace = given.get("nn_module_stack"), given.get("stack_trace")
         module = ""
@@ -385,7 +387,7 @@ class _Reader:
 
 
 def _sizes_of_inputs(graph: Any, specs: Sequence[Any]) -> dict[str, list[Any]]:
-    """The extents of inputs as the file has them, by the names of the inputs."""
+    """Return the extents of inputs as they stand in the file, by the names of the inputs."""
     values, found = field_of(graph, "tensor_values", dict, "graph"), dict[str, list[Any]]()
     for spec in specs:
         record = spec.get("user_input") if isinstance(spec, dict) else None
@@ -417,7 +419,7 @@ class _Extent:
 
 
 def _single(record: Any, what: str) -> tuple[str, Any]:
-    """The one key of a union, and its value."""
+    """Return the one key of a union, and its value."""
     if not isinstance(record, dict) or len(record) != 1:
         raise Malformed(what, f"{record!r:.80}", "one kind with its value")
     ((kind, value),) = record.items()
@@ -425,7 +427,7 @@ def _single(record: Any, what: str) -> tuple[str, Any]:
 
 
 def _any_type(code: Any) -> str:
-    """The type of numbers with this code; of one that is not known, its code, which no operator takes."""
+    """Return the type of numbers with this code; for an unknown one its code, which no operator takes."""
     return SCALARS.get(code, f"type {code}") if isinstance(code, int) else "no type"
 
 
@@ -437,7 +439,7 @@ def _name_of(arg: Any, what: str) -> str:
 
 
 def _output_names(outputs: list[Any], what: str) -> Iterator[str]:
-    """The names of results; "" for what is no tensor."""
+    """Return the names of results; "" for one that is no tensor."""
     for output in outputs:
         form, value = _single(output, what)
         if form == "as_tensor":
@@ -452,7 +454,7 @@ def _output_names(outputs: list[Any], what: str) -> Iterator[str]:
 
 # arguments ------------------------------------------------------------------------------------------------------------
 def _argument(record: Any, names: Mapping[str, str], target: str) -> tuple[str, Any]:
-    """(name, value) of one argument."""
+    """Return (name, value) of one argument."""
     name = record.get("name") if isinstance(record, dict) else None
     if not isinstance(name, str):
         raise Malformed(f"{target:.80}", f"{record!r:.60}", "arguments with names")
@@ -516,7 +518,7 @@ def _text(value: Any, what: str) -> str:
 
 
 def _size(value: Any, what: str) -> Any:
-    """An extent: a number, or one that is left open."""
+    """Return an extent: a number, or one that is left open."""
     if isinstance(value, dict) and "as_name" in value:
         return _Extent(str(value["as_name"]))
     return _int(value.get("as_int") if isinstance(value, dict) else value, what)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from gdlab.base.errors import ArgumentError, GdlabError, LoadError, UnknownNameError
+from gdlab.base.errors import ArgumentError, LoadError
 from gdlab.base.files import open_regular
 from gdlab.base.types import Array
 from gdlab.base.words import plural
@@ -28,7 +28,7 @@ from gdlab.load.pt2.archive import WHERE
 from gdlab.load.pt2.build import as_written, built, quoted
 from gdlab.load.pt2.live import Saved, exported, written_back
 from gdlab.load.pt2.program import ExportedProgram, read
-from gdlab.load.shared import Malformed, Unsupported
+from gdlab.load.shared import load_errors
 
 if TYPE_CHECKING:
     from gdlab.session import Session
@@ -38,7 +38,7 @@ LIVE = "load_torch"
 
 @dataclass(frozen=True, slots=True)
 class TorchModel:
-    """The graph, the values of its parameters (float32) by their dotted names, what was assumed (`notes`), and the live
+    """The graph, the values of its parameters (float32) by their dotted names, assumptions (`notes`), and the live
     module that it was read from, if any."""
 
     graph: Graph
@@ -50,7 +50,7 @@ class TorchModel:
         return f"<TorchModel: {plural(len(self.graph), 'node')}, {plural(len(self.weights), 'parameter')}>"
 
     def set_parameters(self, session: Session) -> None:
-        """Give a session of the graph the values of all parameters that it has."""
+        """Set all parameters of a session of the graph."""
         for name, values in self.weights.items():
             if session.has_parameter(name):
                 session.set_parameter(name, values)
@@ -70,11 +70,11 @@ class TorchModel:
 def load_pt2(
     source: str | os.PathLike[str] | bytes, *, dims: Mapping[str, int] | None = None, train: bool = False
 ) -> TorchModel:  # fmt: skip
-    """The program in a file that `torch.export.save` wrote (or in its bytes), in the layouts of PyTorch 2.3 and later;
-    PyTorch is not needed, and nothing in the file is executed. `dims`: a number for each extent that was exported as
-    dynamic, by the name that the file has for it; without them `LoadError` lists names, places and ranges. `train`:
-    gradients are those of PyTorch: `detach` and `no_grad` stop them, and parameters without `requires_grad` are
-    constants.
+    """Return the program in a file that `torch.export.save` wrote (or in its bytes), in the layouts of PyTorch 2.3 and
+    later; PyTorch is not needed, and nothing in the file is executed. `dims`: a number for each extent that was
+    exported as dynamic, by the name that the file has for it; without them `LoadError` lists names, places and ranges.
+    `train`: gradients are those of PyTorch: `detach` and `no_grad` stop them, and parameters without `requires_grad`
+    are constants.
 
     All operators and arguments that are not understood are listed in one `LoadError`, each with its module and the
     user's line; it is also what anything damaged raises.
@@ -84,9 +84,9 @@ def load_pt2(
 
 
 def load_torch(module: Any, *example_inputs: Any, train: bool = False) -> TorchModel:
-    """The graph of a `torch.nn.Module`, exported with these inputs as `torch.export.export` does, or of a program that
-    it gave. The module is exported as in `eval()`: dropout is off, batch norms use their running statistics. `train`:
-    as in `load_pt2`; `into_module` writes trained parameters back."""
+    """Return the graph of a `torch.nn.Module`, exported with these inputs as `torch.export.export` does, or of a
+    program that it gave. The module is exported as in `eval()`: dropout is off, batch norms use their running
+    statistics. `train`: as in `load_pt2`; `into_module` writes trained parameters back."""
     as_it_is, in_core_operators, notes = exported(LIVE, module, example_inputs)
 
     def model(saved: Saved) -> TorchModel:
@@ -123,23 +123,11 @@ def _loaded(
     module: object | None,
     notes: tuple[str, ...],
 ) -> TorchModel:
-    """The model of a program; all that can go wrong is one `LoadError`."""
-    try:
+    """Return the model of a program; turn every error into one `LoadError`."""
+    with load_errors(where, "program", "a file that torch.export.save wrote"):
         program = make()
         try:
             graph, weights = built(program, train, places(program))
         finally:
             program.archive.file.close()
         return TorchModel(graph, weights, notes, module)
-    except Malformed as error:
-        what, given, wanted = error.args
-        raise LoadError(where, what, given, wanted) from None
-    except Unsupported as error:
-        raise LoadError(where, "program", f"{error}", "what load_pt2 takes") from None
-    except (LoadError, UnknownNameError):
-        raise
-    except GdlabError as error:
-        raise LoadError(where, f"program: {error.where}: {error.what}", error.given, error.wanted) from None
-    except Exception as error:  # a damaged file may break anything
-        given = f"{type(error).__name__}: {error}"
-        raise LoadError(where, "program", f"{given:.200}", "a file that torch.export.save wrote") from error

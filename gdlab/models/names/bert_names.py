@@ -74,7 +74,7 @@ DISTIL_FIELDS: Fields = {
 
 
 def _headed(fields: Mapping[str, Any], table: Fields, start: str) -> dict[str, Any]:
-    """The values of the fields and of the head that the file's architecture has."""
+    """Return the values of the fields, with the head of the file's architecture."""
     values = read_fields(fields, table)
     task: Task = architecture(fields, TASKS, start)
     classes = labels(fields) if task in ("sequence", "tokens", "answers") else 0
@@ -90,7 +90,7 @@ def bert(fields: Mapping[str, Any]) -> TextConfig:
 
 
 def roberta(fields: Mapping[str, Any]) -> TextConfig:
-    """Read config.json of RoBERTa: positions begin behind that of padding, which has one of its own."""
+    """Read config.json of RoBERTa: positions begin behind the position of padding."""
     table = {**FIELDS, "pad_token_id": Field("pad", count, 1)}
     values = _headed(fields, table, "XLMRoberta" if fields.get("model_type") == "xlm-roberta" else "Roberta")
     return TextConfig(**values, pooled=values["task"] == "features", names=ROBERTA)
@@ -104,7 +104,7 @@ def distilbert(fields: Mapping[str, Any]) -> TextConfig:
 
 
 def build(config: TextConfig, request: GraphRequest) -> Graph:
-    """Make the graph."""
+    """Make the graph of a request."""
     check_training(request, config.trainable)
     if request.length > config.longest:
         wanted = f"at most {config.longest}: the model has {config.max_positions} positions"

@@ -15,7 +15,8 @@ MOST_LAYERS = 256
 
 
 def architecture(fields: Mapping[str, Any], tasks: Mapping[str, Any], start: str) -> Any:
-    """Return what the first of the `architectures` of config.json stands for: those of `tasks`, each behind `start`."""
+    """Return the task of the first of the `architectures` of config.json, whose names are `start` and a name of
+    `tasks`."""
     given = fields.get("architectures") or [f"{start}Model"]
     name = given[0] if isinstance(given, list) else given
     if not isinstance(name, str) or name.removeprefix(start) not in tasks or not name.startswith(start):
@@ -25,7 +26,7 @@ def architecture(fields: Mapping[str, Any], tasks: Mapping[str, Any], start: str
 
 
 def labels(fields: Mapping[str, Any]) -> int:
-    """Return the number of classes that a head of transformers has: 2 where nothing is said."""
+    """Return the number of classes that a head of transformers has: 2 by default."""
     given = fields.get("id2label")
     classes = len(given) if isinstance(given, Mapping) and given else fields.get("num_labels", 2)
     if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
@@ -59,8 +60,8 @@ def numbers(given: Any) -> tuple[int, ...]:
 
 
 def arguments(given: Any, table: Fields) -> dict[str, Any]:
-    """Read `model_args` of a config.json of timm: what its network is built with besides its name. Those that are left
-    out are left out."""
+    """Read `model_args` of a config.json of timm: the arguments of its network. Those that are left out are left out.
+    """
     if not isinstance(given, Mapping):
         raise ValueError("an object")
     values: dict[str, Any] = {}
@@ -87,7 +88,8 @@ def timm_name(fields: Mapping[str, Any]) -> str:
 
 
 def timm_fields(table: Fields, pool: str) -> Fields:
-    """Return the fields of a config.json of timm: `table` reads the arguments of its network, which pools so."""
+    """Return the fields of a config.json of timm: `table` reads the arguments of its network, which has this pooling.
+    """
     return {
         "architecture": Field("", anything, ""), "num_classes": Field("classes", count, 1000),
         "global_pool": Field("", only(pool, ""), pool), "num_features": Field("", anything, None),
@@ -97,7 +99,7 @@ def timm_fields(table: Fields, pool: str) -> Fields:
 
 
 def depth(given: Any) -> int:
-    """Read a number of layers: each is a part of the graph, which is built before any tensor is looked at."""
+    """Read a number of layers, bounded because the graph is built before any tensor is read."""
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_LAYERS:
         raise ValueError(f"an int in 1 … {MOST_LAYERS}")
     return given

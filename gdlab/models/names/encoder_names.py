@@ -1,4 +1,4 @@
-"""The common parts of the tables of encoders: where their parameters lie, and what may be asked of them."""
+"""The common parts of the tables of encoders: the sources of their parameters, and the checks of requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BATCH_NORM = 1e-5  # eps of torch.nn.BatchNorm2d, which no model of these famili
 def sources_of(
     graph: Graph, prefix: str = "", heads: Sequence[str] = (), renamed: Mapping[str, str] | None = None
 ) -> Sources:
-    """Return the tensor of every parameter: of the same name behind the prefix, which heads do not have. Matrices that
+    """Return the tensor of every parameter, which has its name behind the prefix (heads have no prefix). Matrices that
     are multiplied by from the right are [out, in] in the file. `renamed`: ends of names, ours and the file's."""
     turned = {node.inputs[1] for node in graph if node.op == "matmul"}
     found: dict[str, Source] = {}
@@ -27,14 +27,14 @@ def sources_of(
 
 
 def check_request(request: GraphRequest, length: int, why: str, trainable: bool = True) -> None:
-    """Refuse another length than the model's own, and training without a loss."""
+    """Raise for another length than the model's own, and for training without a loss."""
     if request.length != length:
         raise ArgumentError(WHERE, "length", request.length, f"{length}, {why}")
     check_training(request, trainable)
 
 
 def check_training(request: GraphRequest, trainable: bool) -> None:
-    """Refuse training without a loss."""
+    """Raise for training without a loss."""
     if request.mode == "training" and not trainable:
         wanted = "'inference': the model has no head whose loss is the cross entropy of at least two classes"
         raise ArgumentError(WHERE, "mode", "'training'", wanted)

@@ -51,7 +51,8 @@ def gemma(fields: Mapping[str, Any]) -> TransformerLmConfig:
     other = values.pop("hidden_activation")
     if other not in (None, values["activation"]):  # transformers say that it overrules hidden_act, and do not do so
         given = f"{fields['hidden_activation']!r:.40} beside hidden_act {fields.get('hidden_act')!r:.40}"
-        raise LoadError(WHERE, "config.json: hidden_activation", given, "none, or the same: versions differ in which")
+        wanted = "none, or the same: versions of transformers differ in which one they use"
+        raise LoadError(WHERE, "config.json: hidden_activation", given, wanted)
     return _config(values)
 
 
@@ -66,7 +67,7 @@ def gemma2(fields: Mapping[str, Any]) -> TransformerLmConfig:
 
 
 def sources(config: TransformerLmConfig) -> Sources:
-    """Return the tensors: a norm is 1 + its weight."""
+    """Return the tensor of every parameter; a norm's factor is 1 + its tensor."""
     named = same_names(config)
     return {name: replace(s, offset=1.0) if name.endswith("norm.weight") else s for name, s in named.items()}
 

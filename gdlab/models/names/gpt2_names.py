@@ -61,7 +61,7 @@ def _source(name: str, width: int) -> Source:
 
 
 def sources(config: TransformerLmConfig) -> Sources:
-    """Return the tensors."""
+    """Return the tensor of every parameter."""
     return {name: _source(name, config.hidden_size) for name, _ in parameters(config)}
 
 

@@ -59,7 +59,7 @@ IGNORED = ("cache_implementation", "_attn_implementation_autoset")
 
 
 def windows(values: Mapping[str, Any], window: int | None, kinds: tuple[str, ...] | None) -> tuple[int, ...]:
-    """Return the window of each layer: of all of them, or of those whose kind says so."""
+    """Return the window of each layer: in all layers, or in those of the kind with a window."""
     count = values["num_hidden_layers"]
     if kinds is not None and len(kinds) != count:
         raise LoadError(WHERE, "config.json: layer_types", f"{len(kinds):,} kinds", f"{count:,}, one for each layer")
@@ -71,7 +71,7 @@ def windows(values: Mapping[str, Any], window: int | None, kinds: tuple[str, ...
 
 
 def lm_config(values: dict[str, Any], **more: Any) -> TransformerLmConfig:
-    """Return the configuration that the values of `FIELDS` and these say."""
+    """Return the configuration from the values of `FIELDS` and these."""
     values["num_key_value_heads"] = values["num_key_value_heads"] or values["num_attention_heads"]
     given = [values.pop(name) for name in ("rope_scaling", "rope_parameters")]
     for found in given:
@@ -87,8 +87,8 @@ def lm_config(values: dict[str, Any], **more: Any) -> TransformerLmConfig:
 
 
 def at_length(config: TransformerLmConfig, length: int) -> TransformerLmConfig:
-    """Return the configuration of a model that is asked for with so many positions: LongRoPE has rates for short texts
-    and for long ones, and caches hold keys of one kind."""
+    """Return the configuration of a model for so many positions: LongRoPE has other rates for long texts, and a cache
+    holds keys of one rate only."""
     if config.rope_scaling is None:
         return config
     return replace(config, rope_scaling=extended(config.rope_scaling, length))
@@ -96,22 +96,22 @@ def at_length(config: TransformerLmConfig, length: int) -> TransformerLmConfig:
 
 # the graph and its parameters -----------------------------------------------------------------------------------------
 def build_lm(config: TransformerLmConfig, request: GraphRequest) -> Graph:
-    """Make the graph of a language model: of one sequence."""
+    """Make the graph of a language modelof one sequence."""
     if request.batch != 1:
         raise ArgumentError(WHERE, "batch", request.batch, "1: a language model reads one sequence")
     return transformer_lm(config, request.length, cast(Mode, request.mode))
 
 
 def parameters(config: TransformerLmConfig) -> list[tuple[str, bool]]:
-    """Return the names of the parameters but the caches, and whether it is a matrix that is multiplied by from the
-    right: [in, out] here, [out, in] in most files."""
+    """Return the name of each parameter but the caches, and whether it is a right factor of a product: [in, out] here,
+    [out, in] in most files."""
     graph, caches = transformer_lm(config, 1, "decode"), set(cache_names(config))
     turned = {node.inputs[1] for node in graph if node.op == "matmul"}
     return [(node.name, node.id in turned) for node in graph.parameters if node.name not in caches]
 
 
 def same_names(config: TransformerLmConfig) -> Sources:
-    """Return the tensors of a file whose names are ours: matrices are [out, in]."""
+    """Return the tensor of every parameter for files with our names; their matrices are [out, in]."""
     return {name: Source(name, transposed=turned) for name, turned in parameters(config)}
 
 
@@ -122,7 +122,7 @@ def lm_family(
     parts: str,
     sources: Callable[[TransformerLmConfig], Sources] = same_names,
 ) -> Family[TransformerLmConfig]:
-    """Return the family of a language model with LLaMA's block; `sources`: its tensors, where they are not ours."""
+    """Return the family of a language model with LLaMA's block; `sources`: its tensors, if their names are not ours."""
     return Family(
         (model_type,), config, build_lm, sources, LM_MODES, prefix="model.", at_length=at_length, models=models,
         parts=parts,

@@ -43,7 +43,7 @@ def _rows(c: TransformerLmConfig) -> dict[str, tuple[str, tuple[int, int]]]:
 
 
 def sources(config: TransformerLmConfig) -> Sources:
-    """Return the tensors."""
+    """Return the tensor of every parameter."""
     rows, found = _rows(config), dict[str, Source]()
     for name, turned in parameters(config):
         parts = name.split(".")

@@ -64,12 +64,12 @@ ARGUMENTS: Fields = {
 
 
 def named(architecture: str) -> bool:
-    """Whether timm or torchvision has a residual network of this name that is built here."""
+    """Return whether timm or torchvision has a residual network of this name that gdlab can build."""
     return architecture.partition(".")[0] in ARCHITECTURES
 
 
 def config(fields: Mapping[str, Any]) -> ResNetConfig:
-    """Read config.json, of transformers or, by the name of its architecture, of timm or torchvision."""
+    """Read config.json of transformers or, by the name of its architecture, of timm or torchvision."""
     plain = timm_name(fields)
     if plain in ARCHITECTURES:
         values = read_fields(fields, timm_fields(ARGUMENTS, "avg"))

@@ -1,4 +1,4 @@
-"""Read `rope_scaling` and `rope_parameters` of config.json: how the rates of rotary positions are scaled."""
+"""Read `rope_scaling` and `rope_parameters` of config.json: the scaling of the rates of rotary positions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OLDER = {"su": "longrope"}  # names that older files have
 
 
 def share(given: Any) -> float:
-    """Read a part of 1."""
+    """Read a number above 0 and at most 1."""
     if positive(given) > 1:
         raise ValueError("a number above 0, at most 1")
     return float(given)
@@ -66,7 +66,7 @@ OPTIONAL: dict[str, Readers] = {
 
 
 def rotary(given: Any) -> dict[str, Any]:
-    """Read `rope_scaling`, or `rope_parameters`, which holds theta and the rotating part too: fields of ours. What
+    """Return our fields of `rope_scaling`, or of `rope_parameters`, which also holds theta and the rotating part. What
     positions say besides is added by `completed`."""
     if not isinstance(given, Mapping):
         raise ValueError("an object with rope_type")
@@ -95,8 +95,8 @@ def rotary(given: Any) -> dict[str, Any]:
 
 
 def completed(given: Mapping[str, Any], positions: int | None, original: int | None) -> RopeScaling:
-    """Return the scaling that the fields say in a model of so many positions; `original`: those that it was trained
-    for, where config.json says so outside of them, too."""
+    """Return the scaling of the fields for a model of so many positions; `original`: the positions that it was trained
+    for, if config.json has them outside of these fields."""
     fields = dict(given)
     kind = fields["kind"]
     mscale, all_dim = fields.pop("mscale", None), fields.pop("mscale_all_dim", None)
@@ -124,7 +124,7 @@ def completed(given: Mapping[str, Any], positions: int | None, original: int | N
 
 
 def extended(scaling: RopeScaling, length: int) -> RopeScaling:
-    """Return the scaling of a model that is asked for with so many positions."""
+    """Return the scaling of a model that is to be built for so many positions."""
     return replace(scaling, extended=scaling.kind == "longrope" and length > scaling.original)
 
 

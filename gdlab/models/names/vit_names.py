@@ -80,13 +80,13 @@ TORCHVISION_ARGUMENTS: Fields = {
 
 
 def named(architecture: str) -> bool:
-    """Whether timm or torchvision has a vision transformer of this name that is built here."""
+    """Return whether timm or torchvision has a vision transformer of this name that gdlab can build."""
     plain = architecture.partition(".")[0]
     return bool(TIMM_NAME.fullmatch(plain) or TORCHVISION_NAME.fullmatch(plain))
 
 
 def config(fields: Mapping[str, Any]) -> VitConfig:
-    """Read config.json, of transformers or, by the name of its architecture, of timm or torchvision."""
+    """Read config.json of transformers or, by the name of its architecture, of timm or torchvision."""
     plain = timm_name(fields)
     if timm := TIMM_NAME.fullmatch(plain):
         return _timm(fields, timm)
@@ -119,7 +119,7 @@ def _torchvision(fields: Mapping[str, Any], name: re.Match[str]) -> VitConfig:
 
 
 def build(config: VitConfig, request: GraphRequest) -> Graph:
-    """Make the graph; its image has the extent that the table of positions has."""
+    """Make the graphfor images of the size that the table of positions has."""
     why = "the side of its images: the model has positions for no other"
     check_request(request, config.image_size, why, config.trainable and config.classes > 1)
     return vit_encoder(config, request.batch, cast(blocks.Mode, request.mode))

@@ -53,7 +53,7 @@ OPENAI_FIELDS: Fields = {  # `dims` of a checkpoint
 
 
 def config(fields: Mapping[str, Any]) -> WhisperConfig:
-    """Read config.json, of transformers or with the dimensions of OpenAI's checkpoints."""
+    """Read config.json of transformers or with the dimensions of OpenAI's checkpoints."""
     if "n_audio_state" in fields:
         return WhisperConfig(**read_fields(fields, OPENAI_FIELDS), names=OPENAI_TABLE)
     architecture(fields, {"Model": None, "ForConditionalGeneration": None}, "Whisper")
@@ -61,7 +61,7 @@ def config(fields: Mapping[str, Any]) -> WhisperConfig:
 
 
 def build(config: WhisperConfig, request: GraphRequest) -> Graph:
-    """Make the graph; its spectrogram has the extent that the table of positions has."""
+    """Make the graphfor spectrograms of the length that the table of positions has."""
     check_request(request, config.n_audio_ctx, "the positions that the encoder has: pad the spectrogram with silence")
     return whisper_encoder(config, request.batch)
 

@@ -40,11 +40,11 @@ class When:
 
     @property
     def inside(self) -> bool:
-        """Whether it happens inside a step, at a dispatch."""
+        """Whether the event happens at a dispatch, inside a step."""
         return self.kind not in ("step", "loss")
 
     def dispatches(self, made: Sequence[Dispatch]) -> list[int]:
-        """Return the dispatches of a step at which it may happen, by their place in it."""
+        """Return the dispatches of a step at which the event may happen, by their place in the step."""
         match self.kind:
             case "node" | "dispatch":
                 return [self.number] if self.number < len(made) else []
@@ -63,7 +63,7 @@ class When:
 
 @dataclass(slots=True)
 class Break:
-    """A breakpoint: its text, what it waits for, under which condition, and how often it stopped a run."""
+    """A breakpoint: its text, its event, its condition, and how often it stopped a run."""
 
     id: int
     text: str
@@ -189,5 +189,5 @@ def _listed(given: str, labels: Iterable[str], known: Sequence[str]) -> str:
 
 
 def known_names(session: Session) -> list[str]:
-    """Return what may stand behind an event, for completion: tensors, then labels of kernels."""
+    """Return the names that may follow an event, for completion: tensors, then labels of kernels."""
     return [*tensor_names(session), *dict.fromkeys(d.label for d in session.step_dispatches())]

@@ -42,7 +42,7 @@ class EarlierState:
 
     # while a run goes on ----------------------------------------------------------------------------------------------
     def check(self) -> None:
-        """Forget everything if anybody but us has written a tensor, made a step or changed the update since `note`."""
+        """Forget everything if others have written a tensor, made a step or changed the update since `note`."""
         if self.step < 0:
             return
         updates, traffic = self.updates, self.traffic
@@ -56,7 +56,7 @@ class EarlierState:
             self.forget()
 
     def note(self) -> None:
-        """Note that what has happened until now was our doing."""
+        """Note that all changes of the session until now are known here."""
         updates, traffic = self.updates, self.traffic
         self._bytes_up, self._dispatches = traffic.upload_bytes, traffic.dispatches
         self._adam_steps = updates.adam_steps
@@ -67,7 +67,7 @@ class EarlierState:
         self.step, self.next, self.batches, self._copy = -1, 0, [], None
 
     def must_store(self) -> bool:
-        """Whether to store now though earlier steps may still turn out bad."""
+        """Return whether the state must be stored now, even if earlier steps may still turn out bad."""
         return self.step < 0 or self.progress.steps - self.step >= self._most_steps()
 
     def store(self) -> None:
@@ -101,11 +101,11 @@ class EarlierState:
 
     # back -------------------------------------------------------------------------------------------------------------
     def batch(self, step: int) -> Batch:
-        """Return the inputs of a step, from 0."""
+        """Return the inputs of step `step`, which counts from 0."""
         return self.batches[step - self.step]
 
     def load(self) -> None:
-        """Make the stored state that of the session; only its count of steps stays."""
+        """Load the stored state into the session; only its count of steps stays."""
         self.session.loaded.program.load_copy(self._copy)
         self.session.updates.adam_steps, self.session.updates.window = self._counts
 
@@ -134,7 +134,7 @@ class EarlierState:
 
 
 def same_loss(a: float, b: float) -> bool:
-    """Whether a repeated step gave the loss that it gave before."""
+    """Return whether a repeated step gave the loss that it gave before."""
     return bool(np.isclose(a, b, rtol=1e-3, atol=1e-6, equal_nan=True))
 
 

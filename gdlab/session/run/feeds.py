@@ -66,7 +66,7 @@ def make_feed(given: Any, graph: Graph) -> Feed:
 
 
 def _loader_feed(loader: Any) -> Feed:
-    """Epoch after epoch, epoch e in the order of seed e; a step's batch is the same however it is come by."""
+    """Give batches epoch after epoch, epoch e in the order of seed e; a step's batch depends on its number alone."""
     last = -1
 
     def feed(step: int) -> Mapping[str, Any]:
@@ -93,7 +93,7 @@ def _next(batches: Iterator[Any], step: int) -> Any:
 
 
 def _called(feed: Callable[[int], Any], step: int) -> Any:
-    """Return the batch of a feed; its end must not leave as the `StopIteration` that ends the run's own generator."""
+    """Return the batch of a feed; its end must not appear as the `StopIteration` that ends the run's own generator."""
     try:
         return feed(step)
     except StopIteration:
@@ -102,7 +102,7 @@ def _called(feed: Callable[[int], Any], step: int) -> Any:
 
 def random_batch(graph: Graph, seed: int) -> dict[str, np.ndarray[Any, Any]]:
     """Return one batch: normal(0, 1), one-hot rows for the labels of a cross entropy, u32 inputs below their bound
-    (what indexes nothing: zeros)."""
+    (zeros for inputs that index nothing)."""
     rng = np.random.default_rng(seed)
     bounds = dict(index_bounds(graph))
     of_op = {name: REGISTRY[name].one_hot for name in ops_that(lambda op: op.one_hot is not None, graph)}

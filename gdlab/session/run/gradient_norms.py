@@ -23,7 +23,8 @@ _SHARE = 60  # a sample costs at most one part in so many of the time
 
 @dataclass(slots=True)
 class NormCourse:
-    """The norm of one parameter's gradient, ‖∂L/∂w‖, as (step, norm) in order of steps; evenly thinned."""
+    """The norm of one parameter's gradient, ‖∂L/∂w‖, as (step, norm) in order of steps; beyond a size evenly thinned.
+    """
 
     name: str
     tensor: SessionTensor
@@ -68,7 +69,7 @@ class GradientNorms:
         return self._courses or ()
 
     def ask(self) -> None:
-        """Let the end of the next step be sampled."""
+        """Ask for a sample at the end of the next step."""
         self.asked = True
 
     def sample(self, step: int) -> None:
@@ -81,7 +82,7 @@ class GradientNorms:
         self._due = now + max(_SECONDS, _SHARE * (now - began))
 
     def end(self, step: int) -> None:
-        """Read all gradients behind the last step of a run in which somebody asked."""
+        """Read all gradients behind the last step of a run for which a sample was asked for."""
         if (self._anyone or self.asked) and step > 0:
             self._read(step, sum(t.tensor.type.size_bytes for t in self._made()), last=True)
         self.asked = self._anyone = False
@@ -91,7 +92,7 @@ class GradientNorms:
         self._courses, self._next, self._due = None, 0, 0.0
 
     def go_back(self, step: int) -> None:
-        """Drop samples of this step and later ones: it does not count any more."""
+        """Drop samples of this step and later ones: they do not count any more."""
         for course in self.courses:
             course.samples[:] = [row for row in course.samples if row[0] < step]
 

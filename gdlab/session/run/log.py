@@ -54,7 +54,7 @@ class RunLog:
         return pairs
 
     def take_back(self, step: int) -> None:
-        """Forget the last step, which does not count any more."""
+        """Remove the last step, which was taken back."""
         self.losses = [row for row in self.losses if row[0] < step]
         self.uncounted += 1
 

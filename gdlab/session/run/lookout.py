@@ -118,7 +118,7 @@ class Lookout:
         self._writes: dict[int, list[SessionTensor]] = {}
 
     def __bool__(self) -> bool:
-        """Whether anything is looked at."""
+        """Return whether there is any watch, breakpoint or end condition."""
         return bool(self.breaks or self.watches or self.until is not None)
 
     # commands ---------------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class Lookout:
         return any(b.when.kind == "loss" or b.when.inside for b in list(self.breaks.values()))
 
     def looks_inside(self, last: bool) -> bool:
-        """Whether the next step must be looked into; `last`: it ends the run, so watches want its values."""
+        """Return whether the next step must be looked into; `last`: it ends the run, so watches want its values."""
         self._sampling = bool(self.watches) and (last or time.monotonic() >= self._due)
         return any(b.when.inside for b in list(self.breaks.values())) or bool(self._wanted(False))
 
@@ -194,7 +194,7 @@ class Lookout:
         return [*sorted(k for k in looked if begin < k < goal), goal]
 
     def after_dispatch(self, k: int, dispatch: Dispatch, step: int) -> list[Break]:
-        """Store what was written, and return the breakpoints that this dispatch hits."""
+        """Store the watched tensors that were written, and return the breakpoints that this dispatch hits."""
         fresh = {t.name: read_tensor(self.session, t) for t in self._writes.get(k, ())}
         for name, data in fresh.items():
             self._stored[name] = [*self._stored.get(name, ())[-1:], (step, k, data)]
@@ -205,7 +205,7 @@ class Lookout:
         return [b for b in self._events.get(k, ()) if b.id in self.breaks and self._hit(b, moment, k, dispatch)]
 
     def after_step(self, losses: Sequence[tuple[int, float]]) -> list[Break]:
-        """Sample what is watched, and return the breakpoints that the end of a step hits."""
+        """Sample the watched tensors, and return the breakpoints that the end of a step hits."""
         step = self.session.step_count
         if self._sampling:
             self._sample(step)
@@ -214,7 +214,7 @@ class Lookout:
         return [b for b in outside if self._reached(b, step, losses) and self._holds(b, moment, -1)]
 
     def ends(self) -> bool:
-        """Whether the condition holds that ends the run."""
+        """Return whether the run's end condition holds."""
         return self.until is not None and self.until.holds(Moment(self, self.session.step_count, -1))
 
     def newest(self, name: str, step: int, dispatch: int) -> Array:
@@ -234,7 +234,7 @@ class Lookout:
 
     # inside -----------------------------------------------------------------------------------------------------------
     def lies(self, tensor: SessionTensor, step: int, dispatch: int) -> bool:
-        """Whether its memory holds it now."""
+        """Return whether a tensor's memory holds its value now."""
         if tensor.leaf:
             unset = {*self.session.unset_inputs, *self.session.unset_parameters}
             return tensor.name not in unset

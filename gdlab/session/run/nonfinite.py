@@ -60,7 +60,7 @@ class DebugStepReport:
     skipped_aliased: tuple[int, ...] = ()
 
     def first_bad(self) -> Anomaly | None:
-        """The first dispatch whose output is not finite, or whose rows were dropped."""
+        """Return the first dispatch whose output is not finite, or whose rows were dropped."""
         return self.anomalies[0] if self.anomalies else None
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class DebugStepReport:
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
-    """A dispatch whose output is suspicious."""
+    """A dispatch whose output is suspicious: not finite, large, or all zero."""
 
     index: int
     label: str
@@ -114,8 +114,8 @@ class Culprit:
 
 # the search -----------------------------------------------------------------------------------------------------------
 class NonfiniteSearch:
-    """Runs a step group by group and scans all elements of every output. Methods without a docstring are those of
-    `Session`."""
+    """A search that runs a step group by group and scans all elements of every output. Methods without a docstring are
+    those of `Session`."""
 
     def __init__(self, inspection: Inspection) -> None:
         self.inspection = inspection
@@ -157,8 +157,8 @@ class NonfiniteSearch:
         return None
 
     def written_bad(self, dispatch: Dispatch, read: Mapping[int, Array] | None = None) -> Culprit | None:
-        """Return a dispatch that has just run if something that it wrote is not finite, else None; `read`: what it
-        read, else what lies there now."""
+        """Return a dispatch that has just run if one of its results is not finite, else None; `read`: its operands, by
+        default as they lie there now."""
         for d in parts_of(dispatch):
             states = [self.inspection.loaded.program.download(b) for b in d.in_place if b not in d.outputs]
             culprit = self._judged(d, (*self.inspection.values.read_results(d), *states), read or {})
@@ -251,7 +251,7 @@ class NonfiniteSearch:
 
 
 def _first_node(plan: ExecutionPlan, d: Dispatch, reads: Mapping[int, Array]) -> int:
-    """Return the first node of a dispatch whose value is not finite, by the reference, from what the dispatch read;
+    """Return the first node of a dispatch whose value is not finite, by the reference, from the dispatch's operands;
     else its last node; −1 for a dispatch without nodes (an update)."""
     graph, values = plan.graph, dict[int, Array]()
     for buffer, data in reads.items():
@@ -330,7 +330,7 @@ def scan(data: Array) -> Scan:
 
 
 def _in_float32(data: Array) -> Array:
-    """Numbers stored in 16 bits as float32."""
+    """Convert numbers that are stored in 16 bits to float32."""
     return data.astype(np.float32) if data.dtype == np.float16 else data
 
 

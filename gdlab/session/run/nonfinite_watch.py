@@ -17,7 +17,8 @@ NanWatch = Literal["off", "loss", "parameters", "everything"]
 
 
 class NonfiniteWatch:
-    """Methods that look return why the run must pause, or an empty string; all are called on the owner thread."""
+    """A watch for NaN and infinity over one run: its checks return why the run must pause, or an empty string; call all
+    on the owner thread."""
 
     def __init__(self, session: Session, log: RunLog) -> None:
         self.session, self.log = session, log
@@ -36,7 +37,7 @@ class NonfiniteWatch:
         self.earlier.forget()
 
     def set_inputs(self, step: int, batch: Batch) -> None:
-        """Set the inputs of a step, and remember them: losses arrive late."""
+        """Set the inputs of a step, and keep them for the search: losses arrive late."""
         self.earlier.check()  # before: the feed may have written parameters
         self._set_inputs(batch)
         self._batch = step, batch
@@ -106,7 +107,7 @@ class NonfiniteWatch:
         return self._hit(step, f"non-finite loss {loss} at step {step}", f"loss is {loss} at step {step}")
 
     def name_break(self, number: int, dispatch: Dispatch) -> None:
-        """Log the dispatch that has just run as the cause, if what it wrote is not finite: a breakpoint stands here."""
+        """Log the dispatch that has just run as the cause, if its result is not finite and a breakpoint stops there."""
         if (culprit := self.session.search.written_bad(dispatch)) is not None:
             self.culprit = culprit
             self.log.add(self.session.step_count + 1, "nonfinite", str(culprit), number)

@@ -37,8 +37,8 @@ _runners: WeakValueDictionary[int, Runner] = WeakValueDictionary()  # by the id 
 
 
 def steps_instead() -> int | None:
-    """Return the number of steps that runs by the clock make in place of theirs: GDLAB_STEPS, for tests and notebooks
-    whose outputs are to be the same everywhere."""
+    """Return the number of steps that runs by the clock make instead: GDLAB_STEPS, so that outputs of tests and
+    notebooks are the same everywhere."""
     if not (text := os.environ.get("GDLAB_STEPS", "").strip()):
         return None
     count = natural(text)
@@ -48,13 +48,13 @@ def steps_instead() -> int | None:
 
 
 def runner_of(session: Session) -> Runner:
-    """Return the runner of a session, a new one if it has none: two would count past each other."""
+    """Return the runner of a session, made if it has none: two runners of one session would miscount its steps."""
     known = _runners.get(id(session))
     return known if known is not None and known.session is session else Runner(session)
 
 
 class Runner:
-    """Steps one session on the device owner's thread.
+    """A driver that steps one session on the device owner's thread.
 
     `run(n)` makes exactly n steps and asks its feed for each; `run(seconds=5)` ends at the first step's end after that
     time of running (where the environment variable GDLAB_STEPS=n is set, n steps in its place). Pause takes effect
@@ -108,7 +108,8 @@ class Runner:
             return self._start(self.stepper.timed_steps() if seconds else self.stepper.steps(steps), count)
 
     def run(self, steps: int | None = None, feed: Feed | None = None, *, seconds: float | None = None) -> None:
-        """`start` and wait. Ctrl-C pauses at a step boundary, keeps everything, and raises `KeyboardInterrupt`."""
+        """Start a run and wait for its end. Ctrl-C pauses at a step boundary, keeps everything, and raises
+        `KeyboardInterrupt`."""
         self.to_end(lambda: self.start(steps, feed, seconds=seconds))
 
     def to_end(self, begin: Callable[[], Future[None]]) -> None:
@@ -123,7 +124,7 @@ class Runner:
             raise
 
     def _interrupt(self) -> None:
-        """Wait for the end of a run whose future nobody has; its feed may be waiting for another run."""
+        """Wait for the end of a run whose future was not returned; its feed may be waiting for another run."""
         told = None
         while self.state == "running":
             job = self.stepper.job
@@ -203,7 +204,7 @@ class Runner:
             self.stepper.seconds_left = 0.0
 
     def _stop(self, run: int) -> None:
-        """`stop`, if run number `run` is still the last: the cancelled future of an earlier one stops nothing."""
+        """Stop if run number `run` is still the last: cancelling the future of an earlier run stops nothing."""
         if self.stepper.run == run:
             self.stop()
 
@@ -216,7 +217,7 @@ class Runner:
         self.stepper.speed = steps_per_second
 
     def set_watch(self, mode: NanWatch) -> None:
-        """Choose what is looked at for NaN and infinity from the next step on."""
+        """Choose the values that are checked for NaN and infinity from the next step on."""
         if not isinstance(mode, str) or mode not in get_args(NanWatch):
             raise ArgumentError("watch", "mode", repr(mode), f"one of {', '.join(get_args(NanWatch))}")
         self.nonfinite_watch.mode = mode
@@ -250,13 +251,13 @@ class Runner:
             self.lookout.reset()
 
     def replay(self) -> Future[None]:
-        """`reset`, and make the same number of steps again: with the same feed and update rule, the same losses."""
+        """Reset, and make the same number of steps again: with the same feed and update rule, the same losses."""
         steps = self.session.step_count
         self.reset()
         return self.start(steps)
 
     def read_losses(self) -> None:
-        """Add the losses of all steps made so far to the log, of those too that others made."""
+        """Add the losses of all steps made so far to the log, including those that others made."""
         self.session.loaded.turn.call(lambda: self.log.add_losses(self.session.take_losses(True)))
 
     @contextmanager
@@ -332,7 +333,7 @@ class Runner:
 
     @property
     def losses(self) -> list[tuple[int, float]]:
-        """(step, loss) of every step since the last reset."""
+        """The (step, loss) of every step since the last reset."""
         return self.log.losses
 
     @property
@@ -395,7 +396,7 @@ class Runner:
             self.check_start(steps)  # type: ignore[arg-type]  # it is checked
             return int(steps), 0.0  # type: ignore[arg-type]
         if steps is not None:
-            raise ArgumentError("run", "seconds", f"{seconds} and {steps} steps as well", "one of both")
+            raise ArgumentError("run", "seconds", f"{seconds} and {steps} steps as well", "one of the two")
         if isinstance(seconds, bool) or not (isinstance(seconds, (int, float)) and 0 < seconds < math.inf):
             raise ArgumentError("run", "seconds", repr(seconds), "a number > 0")
         instead = steps_instead()
@@ -403,7 +404,7 @@ class Runner:
         return (0, float(seconds)) if instead is None else (instead, 0.0)
 
     def refuse_while_running(self, given: str) -> None:
-        """Raise `SessionError` if the session is running or closed; `given` is what was asked for."""
+        """Raise `SessionError` if the session is running or closed; `given` names the call."""
         if self.state == "closed":
             raise SessionError("run", "session", "closed", "an open session")
         if self.state == "running":

@@ -45,15 +45,15 @@ class ResetPoint:
     def check(self) -> None:
         """Raise `SessionError` if steps were made and nothing was stored before them."""
         if self.snapshot is None and self.session.step_count:
-            wanted = f"parameters of at most {MOST_BYTES >> 20} MiB, to be kept"
-            raise SessionError("reset", "opening", "nothing that was kept", wanted)
+            wanted = f"parameters of at most {MOST_BYTES >> 20} MiB, so that it is stored"
+            raise SessionError("reset", "state before the first step", "none", wanted)
 
 
 class Stepper:
-    """Makes steps as a job on the owner thread. `state` and `reason`: what the run does, and why it paused; `wanted`:
-    the step count at which it is complete, `first_wanted` where it began: both move with the steps that others make
-    while it runs. `run`: the number of the last run; `speed`: steps per second at most. `seconds` of a run that is made
-    by the clock, and `seconds_left` of it: 0 of any other."""
+    """The maker of a run's steps, a job on the owner thread. `state` and `reason`: what the run does, and why it
+    paused; `wanted`: the step count at which it is complete, `first_wanted` where it began: both move with the steps
+    that others make while it runs. `run`: the number of the last run; `speed`: steps per second at most. `seconds` of a
+    run that is made by the clock, and `seconds_left` of it: 0 of any other."""
 
     def __init__(
         self, session: Session, lookout: Lookout, log: RunLog, watch: NonfiniteWatch, norms: GradientNorms
@@ -93,7 +93,7 @@ class Stepper:
 
     @property
     def done(self) -> int:
-        """Steps of the run that are made."""
+        """The number of this run's steps that are made."""
         return self._counted - self.first_wanted
 
     @property
@@ -158,8 +158,8 @@ class Stepper:
         return count
 
     def _further(self, count: int) -> list[tuple[Batch, Uploads]]:
-        """Return the inputs of so many steps after the next one, as they are fed and as they are written; fewer where
-        one is refused: the step that it belongs to will say why."""
+        """Return the inputs of so many steps after the next one, as they are fed and as they are written; fewer if one
+        is invalid: its own step will raise the error."""
         feed, found = self.feed, list[tuple[Batch, Uploads]]()
         if not isinstance(feed, ReadAhead):
             return [({}, ())] * count

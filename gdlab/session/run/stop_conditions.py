@@ -52,7 +52,7 @@ _NO_LOSS = "step or a tensor's figure: an inference session has no loss (train=T
 
 
 class NoValue(Exception):
-    """Something that a condition speaks of has no value yet: then the condition does not hold."""
+    """Raised where a condition reads something that has no value yet: then it does not hold."""
 
 
 _SHOWN = 300  # characters of a condition on each side of what is wrong in it
@@ -66,7 +66,7 @@ class ConditionError(ArgumentError):
         super().__init__(where, what, given, wanted)
 
     def text(self) -> str:
-        """The message, the condition (of a long one the part around the place), and a caret line."""
+        """Return the message, the condition (of a long one the part around the place), and a caret line."""
         first, last, count = 0, len(self.shown), len(self.shown)
         if count > 2 * _SHOWN:
             first, last = max(0, self.start - _SHOWN), min(count, self.start + _SHOWN)
@@ -78,8 +78,8 @@ class ConditionError(ArgumentError):
 
 @dataclass(frozen=True, slots=True)
 class StopTest:
-    """A parsed condition: `holds(session)` after a step (or of whatever its numbers are read from). `tensors` and
-    `numbers` are what it speaks of, by name."""
+    """A parsed condition: `holds(session)` after a step (or another object with its numbers). `tensors` and `numbers`
+    are what it speaks of, by name."""
 
     text: str
     condition: Condition
@@ -87,7 +87,7 @@ class StopTest:
     numbers: tuple[str, ...] = ()
 
     def holds(self, subject: Any) -> bool:
-        """Whether it is as the text says; not, while something that it speaks of has no value."""
+        """Return whether the condition holds; False while something that it reads has no value."""
         try:
             return self.condition(subject)
         except NoValue:
@@ -124,7 +124,8 @@ def parse_condition(
 
 
 class Tensors(Mapping[str, Reader]):
-    """The tensors of a session by name, as readers of whatever has `read_tensor(name)`, or of the session itself."""
+    """The tensors of a session by name, each as a function that reads it from the session, or from anything with
+    `read_tensor(name)`."""
 
     def __init__(self, session: Session, where: str) -> None:
         self.session, self.where, self.names = session, where, tensor_names(session)
@@ -150,7 +151,7 @@ def _read(subject: Any, name: str) -> Array:
 
 
 class _ConditionParser:
-    """One text, read from left to right."""
+    """A parser of one condition, from left to right."""
 
     def __init__(
         self, text: str, where: str, numbers: Mapping[str, Number], tensors: Mapping[str, Reader], start: int = 0
@@ -261,7 +262,7 @@ class _ConditionParser:
         return measured
 
     def tensor(self, word: str) -> Reader:
-        """The tensor of `(NAME)`."""
+        """Parse `(NAME)`, and return the reader of that tensor."""
         self.need("(", f"{word}(NAME)")
         name, at = self.peek(), self.at
         try:

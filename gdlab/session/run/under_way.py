@@ -14,7 +14,7 @@ _SWEEP = 40  # samples in which a fast run is shown going through a step
 
 
 class UnderWay:
-    """The dispatch of a running session that is under way, as often as somebody asks; a sample costs the run nothing.
+    """A sampler of the dispatch that is under way in a running session; a sample costs the run nothing.
 
     Where steps have ended since the last sample every dispatch has run meanwhile, and the samples go through them in
     order, as a stroboscope shows a wheel: a fast run in slow motion. In a step that takes longer, cpu says how far it
@@ -53,7 +53,7 @@ class UnderWay:
         return min(bisect_right(ends, passed % 1.0), count - 1)
 
     def _shares(self) -> list[float]:
-        """The share of a step's predicted time that has passed at the end of each dispatch."""
+        """Return the share of a step's predicted time that has passed at the end of each dispatch."""
         dispatches = self.session.step_dispatches()
         if self._ends is None or self._ends[0] is not self.session.update:
             rates = machine_of(self.session.device)

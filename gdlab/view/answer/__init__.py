@@ -1,1 +1,1 @@
-"""The answers of the debugging magics: records, what makes them, and the HTML that draws them."""
+"""The answers of the debugging magics: their records, the functions that make them, and their HTML."""

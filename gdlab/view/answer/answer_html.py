@@ -1,4 +1,4 @@
-"""An answer as one piece of static HTML: it needs no script, follows the theme of its host, and asks no network.
+"""Draw an answer as one piece of static HTML: it needs no script, follows the theme of its host, and asks no network.
 
 Where the front end is in the page, links select in the study's views (`labextension/src/host/links.ts`).
 """
@@ -40,7 +40,7 @@ _MARKS: dict[Level, str] = {"ok": "✓", "note": "–", "bad": "✗"}
 
 
 def answer_html(answer: Answer) -> str:
-    """Return the whole answer; labels in it are text, whatever they hold."""
+    """Return an answer as HTML; labels in it are text, whatever they hold."""
     shown = answer.sections[:MOST_SECTIONS]
     rest = len(answer.sections) - len(shown)
     more = [_note(f"and {plural(rest, 'more section')}")] if rest else []
@@ -139,7 +139,8 @@ def _cell(cell: Cell, most: int, scale: LogScale | None, limit: float | None, st
 
 
 def _words(text: str, most: int = _MOST_WORDS, kinds: str = "") -> str:
-    """Return a text that cannot turn its surroundings; one that is cut has the rest (of 300 characters) as tooltip."""
+    """Return a text as HTML that cannot change the direction of the text around it; a text that is cut has its first
+    300 characters as tooltip."""
     told = f' title="{plain(cut(text, _MOST_TOLD))}"' if len(text) > most else ""
     kind = f' class="{kinds}"' if kinds else ""
     return f"<bdi{kind}{told}>{plain(cut(text, most))}</bdi>"
@@ -177,7 +178,7 @@ def _across(scale: LogScale, value: float) -> float:
 
 
 def _axis(scale: LogScale, axis: BarAxis) -> str:
-    """Draw a rule with ticks; a label that would touch one before it, or an end's, is left out."""
+    """Draw a rule with ticks; a label that would touch an earlier one, or that of an end, is left out."""
     parts = [f'<path class="gd-answer-rule" d="M0 {_TICKS - 0.5}H{_WIDTH}"/>']
     labels: list[tuple[float, float, str]] = []
     for exponent in scale.ticks():
@@ -256,7 +257,7 @@ def _counts(counts: Sequence[int], low: str, high: str) -> str:
 
 
 def _position(at: Position) -> str:
-    """Draw parts side by side; many as one bar. The name of a part is its tooltip."""
+    """Draw parts side by side; many parts as one bar. The name of a part is its tooltip."""
     told = f"{whole(at.done)} of {whole(at.of)}"
     if 0 < at.of <= _MOST_PARTS:
         parts = [_part("now" if i == at.now else "done" if i < at.done else "part", at, i) for i in range(at.of)]

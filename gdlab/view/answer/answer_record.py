@@ -14,7 +14,7 @@ Level = Literal["ok", "note", "bad"]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words; `code`: in the code font."""
+    """A text; `code`: in the code font."""
 
     text: str
     tone: Tone = ""
@@ -23,7 +23,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Words that select an entity of the study's document in its open views."""
+    """A text that selects an entity of the study's document in its open views."""
 
     text: str
     entity: str
@@ -58,7 +58,7 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """A histogram: counts from low to high."""
+    """A histogram: its counts from low to high."""
 
     counts: tuple[int, ...]
     low: str = ""
@@ -80,7 +80,7 @@ Cell = Text | Link | VerdictMark | Bar | Course | Counts | Position
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The header of a column; `right`: numbers, `wide`: sentences, which wrap."""
+    """The header of a column; `right`: a column of numbers, `wide`: one of sentences, which wrap."""
 
     name: str
     right: bool = False
@@ -89,7 +89,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class BarAxis:
-    """The logarithmic axis that all bars of a section share; `limit`: where its dashed line stands, and its name."""
+    """The logarithmic axis that all bars of a section share; `limit`: the place of its dashed line, and its name."""
 
     name: str
     limit: float | None = None

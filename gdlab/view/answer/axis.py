@@ -15,13 +15,13 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 @dataclass(frozen=True, slots=True)
 class LogScale:
-    """Decades `low` … `high` (exponents of ten)."""
+    """A logarithmic scale over the decades `low` … `high` (exponents of ten)."""
 
     low: int
     high: int
 
     def at(self, value: float) -> float:
-        """Return the place of a number, 0 … 1; what lies outside, or is 0 or not finite, stands at an end."""
+        """Return the place of a number, 0 … 1; one that lies outside, or is 0 or not finite, stands at an end."""
         if not value > 0:
             return 1.0 if math.isnan(value) else 0.0
         if math.isinf(value):
@@ -43,7 +43,7 @@ def log_scale(values: Iterable[float]) -> LogScale:
 
 
 def power(exponent: int) -> str:
-    """Write 0.1, 1, 10, 100 and 10⁻⁵."""
+    """Write a power of ten: 0.1, 1, 10, 100 and 10⁻⁵."""
     if -2 <= exponent <= 3:
         return f"{10**exponent:g}".replace("-", MINUS)
     return "10" + str(exponent).translate(_SUPERSCRIPT)

@@ -56,7 +56,7 @@ def progress_answer(progress: CheckProgress, study: Study) -> Answer:
 
 
 def stopped_answer(progress: CheckProgress, study: Study) -> Answer:
-    """Return the picture of a check that was interrupted, or failed."""
+    """Return the picture of a check that was interrupted or failed."""
     verdict = f"{progress.so_far.name}: stopped while {_executor_at_work(progress.executor)}"
     return Answer("", "bad", verdict, None, (_errors(progress.so_far),), study.key)
 
@@ -132,7 +132,7 @@ def _operand(o: OperandCheck) -> tuple[Cell, ...]:
 
 # times ----------------------------------------------------------------------------------------------------------------
 def profile_answer(profile: SessionProfile, study: Study, text: str) -> Answer:
-    """Return the picture of measured times: one row per dispatch, the longest first, with what was predicted."""
+    """Return the picture of measured times: one row per dispatch, the longest first, with its prediction."""
     total = sum(d.median for d in profile.dispatches)
     on = f"{plural(profile.samples, 'sample')} on {profile.device}"
     if not profile.dispatches:
@@ -242,7 +242,7 @@ def _inside(study: Study) -> list[Section]:
 
 # doctor ---------------------------------------------------------------------------------------------------------------
 def doctor_answer(rows: Sequence[DoctorRow], text: str) -> Answer:
-    """Return the picture of what a machine has and lacks."""
+    """Return the picture of `doctor`: what this machine has and lacks."""
     counts = {level: sum(row.level == level for row in rows) for level in ("bad", "note", "ok")}
     words = {"bad": "to mend", "note": "optional and missing", "ok": "in order"}
     told = ", ".join(f"{counts[level]} {words[level]}" for level in counts if counts[level])

@@ -1,4 +1,4 @@
-"""The style of drawn answers: the colours of the host's theme, with the table of `view/picture/palette.py` behind."""
+"""The style of drawn answers: the colours of the host's theme, else those of `view/picture/palette.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tell in words and in order what lights up with an entity: from the source line to the WGSL line."""
+"""Describe the entities linked to one, in words and in order: from the source line to the WGSL line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bookmarks(document: Document) -> Lines:
 
 @reading
 def chain(document: Document, at: str) -> Lines:
-    """Yield what lights up with an entity, level by level from the source to the WGSL."""
+    """Yield the entities linked to this one, level by level from the source to the WGSL."""
     lit = document.select(at)
     yield f"{at} lights {whole(len(lit))} of this document: {flat(sentence(document, at))}"
     used = _uses(document, at)
@@ -47,8 +47,8 @@ def chain(document: Document, at: str) -> Lines:
 
 @reading
 def sentence(document: Document, at: str) -> str:
-    """Return the way from the source line to the buffer in a sentence: one or two of a kind by name, more as a number.
-    `chain` in labextension/src/doc/select.ts says the same in the status line."""
+    """Return the links from the source line to the buffer as a sentence: one or two entities of a kind by name, more as
+    a number. `chain` in labextension/src/doc/select.ts says the same in the status line."""
     later = _later_readers(document, at)
     rows: dict[str, list[int]] = {}
     for entity in document.select(at):
@@ -94,7 +94,7 @@ def _buffer(document: Document, row: int) -> str:
 
 
 def _later_readers(document: Document, at: str) -> set[str]:
-    """The dispatches that only read a buffer: they come after it."""
+    """Return the dispatches that only read a buffer, which come after the ones that write it."""
     kind, numbers = parse_entity(at)
     if kind != "interval":
         return set()
@@ -103,7 +103,7 @@ def _later_readers(document: Document, at: str) -> set[str]:
 
 
 def _uses(document: Document, at: str) -> dict[str, str]:
-    """Say of each dispatch that uses a buffer what it does with it; empty for other entities."""
+    """Return how each dispatch uses a buffer, in words; empty for other entities."""
     kind, numbers = parse_entity(at)
     if kind != "interval":
         return {}

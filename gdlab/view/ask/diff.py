@@ -23,7 +23,8 @@ LETTERS: dict[Class, str] = {
 @dataclass(frozen=True, slots=True)
 class Diff:
     """The class of every node of both graphs: `same`, `rewired` and `changed` nodes are matched and have the same class
-    on both sides; `moved` (left) went into `made` ones (right); `removed` is left alone, `added` right alone."""
+    on both sides; `moved` (left) went into `made` ones (right); `removed` nodes are only on the left, `added` ones only
+    on the right."""
 
     left: tuple[Class, ...]
     right: tuple[Class, ...]
@@ -31,7 +32,7 @@ class Diff:
     fields: dict[int, str]  # of a changed left node: what differs
 
     def summary(self) -> str:
-        """`12 same, 3 rewired, 2 changed, 5 moved into 2, 1 removed, 0 added`."""
+        """The number of nodes of each class: `12 same, 3 rewired, 2 changed, 5 moved into 2, 1 removed, 0 added`."""
         n, m = Counter(self.left), Counter(self.right)
         return (
             f"{n['same']} same, {n['rewired']} rewired, {n['changed']} changed, {n['moved']} moved into {m['made']}, "
@@ -54,7 +55,8 @@ class _Side:
 def diff(
     left: Document, right: Document | None = None, left_stage: int | str = 0, right_stage: int | str | None = None
 ) -> Diff:
-    """The classes of two stages: of one document (the default: as written and optimized), or of two documents."""
+    """Return the classes of two stages: of one document (the default: as written and optimized), or of two documents.
+    """
     wanted = right_stage if right_stage is not None else (1 if right is None else 0)
     a, b = _side(left, left_stage), _side(right or left, wanted)
     alone = right is None or right.id == left.id
@@ -89,8 +91,8 @@ def _fields(one: tuple[Any, ...], other: tuple[Any, ...]) -> str:
 
 # matching ------------------------------------------------------------------------------------------------------------
 def _by_key(a: _Side, b: _Side) -> dict[int, int]:
-    """Equal keys; between two results for one graph (a variant) also what each has made for itself: by unique hash,
-    then by origins, op, type and attributes, where something before it differs."""
+    """Match nodes by equal keys; between two results for one graph (a variant) also new nodes: by unique hash, then by
+    origins, op, type and attributes, where an operand differs."""
     there = {node["key"]: y for y, node in enumerate(b.nodes)}
     match = {x: there[node["key"]] for x, node in enumerate(a.nodes) if node["key"] in there}
     if not _siblings(a, b):
@@ -104,13 +106,13 @@ def _by_key(a: _Side, b: _Side) -> dict[int, int]:
 
 
 def _siblings(a: _Side, b: _Side) -> bool:
-    """Return whether both stages were made of one and the same."""
+    """Return whether both stages were made from the same stage."""
     one, other = (int(side.document.stage(side.stage)["parent"]) for side in (a, b))
     return one == other >= 0
 
 
 def _origins(side: _Side, i: int) -> list[int]:
-    """The nodes of the stage before that a node came from."""
+    """Return the nodes of the stage before that a node came from."""
     parent = side.document.stage(side.stage)["parent"]
     return side.document.provenance.behind(f"node:{side.stage}", f"node:{parent}", i)
 
@@ -121,7 +123,8 @@ def _work(side: _Side, i: int) -> Hashable:
 
 
 def _shared(a: _Side, b: _Side, match: dict[int, int]) -> tuple[set[int], set[int]]:
-    """The unmatched nodes of two results for one graph that came from the same nodes as unmatched ones of the other."""
+    """Return the unmatched nodes of two results for one graph that came from the same nodes as unmatched ones of the
+    other."""
     left = {x: set(_origins(a, x)) for x in range(len(a.nodes)) if x not in match}
     right = {y: set(_origins(b, y)) for y in set(range(len(b.nodes))) - set(match.values())}
     shared = set().union(*left.values()) & set().union(*right.values())
@@ -133,7 +136,8 @@ def _hash(side: _Side, i: int) -> Hashable:
 
 
 def _by_content(a: _Side, b: _Side) -> dict[int, int]:
-    """Equal hash, else equal name, op and type, else equal source line and op: each only where it is unique."""
+    """Match nodes by equal hash, else by equal name, op and type, else equal source line and op: each only where it is
+    unique."""
     match: dict[int, int] = {}
     taken: set[int] = set()
     lines = {id(side): _lines(side) for side in (a, b)}
@@ -159,7 +163,7 @@ def _unique(side: _Side, nodes: list[int], rule: Callable[[_Side, int], Hashable
 
 
 def _lines(side: _Side) -> dict[int, tuple[str, int]]:
-    """The source and line number of each node that has one."""
+    """Return the source and line number of each node that has one."""
     found = {}
     rows, sources = side.document.lines, side.document.data["sources"]
     for i in range(len(side.nodes)):
@@ -171,7 +175,7 @@ def _lines(side: _Side) -> dict[int, tuple[str, int]]:
 
 
 def _moves(a: _Side, b: _Side) -> tuple[set[int], set[int]]:
-    """The left nodes that light something on the right, and the right ones that light something on the left."""
+    """Return the left nodes from which a right node came, and the right nodes that came from a left one."""
     lit = a.document.select
 
     def reach(side: _Side, other: _Side) -> set[int]:
@@ -186,7 +190,8 @@ def _moves(a: _Side, b: _Side) -> tuple[set[int], set[int]]:
 # twins ---------------------------------------------------------------------------------------------------------------
 @reading
 def diff_text(document: Document, right: Document | None = None) -> Iterator[str]:
-    """Every node with its letter, in topological order: the left graph, then what is only in the right; the counts."""
+    """Return every node with its letter, in topological order: the left graph, then those only in the right; and the
+    counts."""
     if right is None and len(document.data["stages"]) < 2:
         yield "one graph alone: nothing to compare with"
         return
@@ -213,7 +218,7 @@ def _more(found: Diff, x: int) -> str:
 
 @reading
 def diff_doc(left: Document, right: Document) -> Document:
-    """A document of both graphs as written; matched nodes of the second have the key of the first."""
+    """Return a document of both graphs as written; matched nodes of the second have the key of the first."""
     found = diff(left, right)
     back = {y: x for x, y in found.match.items()}
     types: dict[str, int] = {}

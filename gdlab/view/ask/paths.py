@@ -20,14 +20,14 @@ VISITS = 2_000_000  # of nodes that need the first one, each once for every deto
 
 @dataclass(frozen=True, slots=True)
 class PathList:
-    """Node indexes from one end to the other, shortest path first; `whole`: there are no more lengths than these."""
+    """Paths of node indexes from one end to the other, shortest path first; `whole`: there are no other lengths."""
 
     paths: tuple[tuple[int, ...], ...]
     whole: bool
 
 
 def paths_between(inputs: Sequence[Sequence[int]], a: int, b: int) -> PathList:
-    """Return paths along the edges between two nodes of a graph, in the order of the data, whichever end was named
+    """Return paths along the edges between two nodes of a graph, in the order of the data, whichever end is given
     first.
 
     One of each length, at most `MOST`: no enumeration of all. With f the shortest distance from `a`, an edge i → n is
@@ -65,7 +65,7 @@ def _distances(inputs: Sequence[Sequence[int]], a: int, b: int) -> dict[int, int
 
 
 def _path(detours: Sequence[dict[int, int]], far: dict[int, int], a: int, detour: int) -> tuple[int, ...]:
-    """Return the path from `a`, reached with a detour, node by node to the end."""
+    """Return the path from `a` to the end node by node, with this detour."""
     path, node, onwards = [a], a, detours[detour][a]
     while onwards != node:
         detour -= 1 + far[node] - far[onwards]
@@ -113,7 +113,7 @@ def paths_json(document: Document, a: str, b: str) -> Json:
 
 
 def path_counts(found: PathList) -> str:
-    """`3 paths, 4 to 9 edges`."""
+    """Count paths and their edges in words: `3 paths, 4 to 9 edges`."""
     if not found.paths:
         return "no path along the edges" if found.whole else "no path was found in time"
     low, high = (len(found.paths[i]) - 1 for i in (0, -1))

@@ -35,7 +35,7 @@ Test = Callable[[Candidate], bool]
 
 @reading
 def search(document: Document, query: str, stages: Iterable[int] | None = None) -> list[str]:
-    """The entities of the nodes that a query finds, stage by stage; `ArgumentError` for a bad pattern."""
+    """Return the entities of the nodes that a query finds, stage by stage; raise `ArgumentError` for a bad pattern."""
     tests = parse(query)
     types = list(document.types)
     found = []
@@ -49,7 +49,7 @@ def search(document: Document, query: str, stages: Iterable[int] | None = None) 
 
 
 def parse(query: str) -> list[Test]:
-    """The tests of a query, one per term; all must hold."""
+    """Return the tests of a query, one per term; all must hold."""
     return [_term(text) for text in _TERMS.findall(query)]
 
 

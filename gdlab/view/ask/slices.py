@@ -29,7 +29,7 @@ VIEWS = (*_STAGES, *_PLAN, "session", "sweep", "links")
 
 @reading
 def view_slice(document: Document, view: str, at: str | None = None) -> Json:
-    """Return what a view reads; with `at` also `selected`, the entities that light up."""
+    """Return the part of a document that a view reads; with `at` also `selected`, the entities that light up."""
     if view not in VIEWS:
         raise unknown_name("explain", "view", view, VIEWS)
     data = document.data

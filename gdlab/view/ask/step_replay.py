@@ -1,4 +1,4 @@
-"""The rewrites of a document, replayed: `after(doc, 0, 5)` is the graph after five steps of pass 0; and as text."""
+"""Replay the rewrites of a document: `after(doc, 0, 5)` is the graph after five steps of pass 0; the same as text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class GraphState:
 
 
 def after(document: Document, number: int, count: int) -> GraphState:
-    """The graph of optimize pass `number` after `count` steps, from the document alone; `ArgumentError` outside it."""
+    """Return the graph of optimize pass `number` after `count` steps, from the document alone; `ArgumentError` outside
+    it."""
     steps = document.steps(number)
     if not 0 <= count <= len(steps):
         raise ArgumentError("explain", "step", str(count), f"0 … {len(steps)}: pass {number} has {len(steps)} steps")
@@ -52,7 +53,7 @@ def _start(document: Document, stage: int) -> tuple[dict[str, Json], list[str]]:
 
 
 def _ordered(live: dict[str, Json]) -> list[str]:
-    """Inputs first, otherwise as they came."""
+    """Order the nodes of a state: inputs before their readers, otherwise as they came."""
     done: dict[str, None] = {}
     waiting = list(reversed(live))
     while waiting:
@@ -69,7 +70,7 @@ def _ordered(live: dict[str, Json]) -> list[str]:
 
 @reading
 def replay_text(document: Document, count: int, number: int = 0) -> Iterator[str]:
-    """The graph after `count` steps, the last step in words, and its nodes marked: + came with it, − went with it."""
+    """Return the graph after `count` steps, the last step in words, and its nodes marked: + added, − removed by it."""
     passes = document.data["passes"]
     _check_pass(document, number)
     moment, steps = after(document, number, count), list(document.steps(number))

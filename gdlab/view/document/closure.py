@@ -30,8 +30,8 @@ _REFERENCES: dict[str, dict[str, str]] = {
 
 
 def damaged(data: Data) -> str:
-    """Return what is wrong with the tables of a document that was read: a column of another length than its table, or
-    a number of a row that is not there; an empty text if nothing is. May raise on what is no document at all."""
+    """Return the first fault in the tables of a document that was read: a column of another length than its table, or
+    the number of a row that does not exist; an empty text if there is none. May raise on what is no document at all."""
     top = {"types": data["types"], "lines": data["lines"], "sources": {"count": len(data["sources"])}}
     plan = data.get("plan") or {}
     names = {"kernels": "kernels", "dispatches": "dispatches", "groups": "barriers", "intervals": "intervals"}
@@ -61,7 +61,8 @@ def _table_damage(place: str, kind: str, raw: Data, known: Mapping[str, Data]) -
 
 
 def problems(data: Data, own_links: bool = False) -> tuple[str, ...]:
-    """Every breach, each beginning with its entity (or level); the first rule that fails hides the later ones.
+    """Return all breaches of the rules, each beginning with its entity (or level); the first rule that fails hides the
+    later ones.
 
     `own_links`: the links were made by `link` just now, and are sound.
     """
@@ -73,7 +74,7 @@ def problems(data: Data, own_links: bool = False) -> tuple[str, ...]:
 
 
 def _links(data: Data) -> Iterator[str]:
-    """1: every link is in range, ascending, without doubles, and its own transpose backwards."""
+    """Check rule 1: every link is in range, ascending, without doubles, and its own transpose backwards."""
     counts = Levels.of(data).counts
     for each in data["links"]:
         name, a, b = f"{each['a']}–{each['b']}", each["a"], each["b"]
@@ -106,7 +107,7 @@ def _pairs(rows: Data) -> Iterator[tuple[int, int]]:
 
 
 def _dispatches(data: Data) -> Iterator[str]:
-    """2: every dispatch reaches a line."""
+    """Check rule 2: every dispatch reaches a line."""
     counts = Levels.of(data).counts
     reached = {level: np.zeros(count, bool) for level, count in counts.items()}
     reached["line"][:] = True
@@ -124,7 +125,8 @@ def _dispatches(data: Data) -> Iterator[str]:
 
 
 def _nodes(data: Data) -> Iterator[str]:
-    """3: every node reaches each child stage (the compiled one: a dispatch or an interval), or says why not."""
+    """Check rule 3: every node reaches each child stage (the compiled one: a dispatch or an interval), or says why not.
+    """
     stages = data["stages"]
     linked = {(each["a"], each["b"]): each["out"]["start"] for each in data["links"]}
     compiled = data["plan"]["stage"] if data.get("plan") else -1
@@ -143,7 +145,7 @@ def _nodes(data: Data) -> Iterator[str]:
 
 
 def _intervals(data: Data) -> Iterator[str]:
-    """4: every interval is a leaf or is written by a dispatch; every dispatch writes one."""
+    """Check rule 4: every interval is a leaf or is written by a dispatch; every dispatch writes one."""
     plan = data.get("plan")
     found = next((x for x in data["links"] if (x["a"], x["b"]) == ("dispatch", "interval")), None)
     if not plan or found is None:
@@ -164,7 +166,7 @@ def _accesses(plan: Data) -> Iterator[tuple[list[int], list[int]]]:
 
 
 def _kernels(data: Data) -> Iterator[str]:
-    """5: every WGSL line has nodes or is listed as boilerplate."""
+    """Check rule 5: every WGSL line has nodes or is listed as boilerplate."""
     plan = data.get("plan")
     if not plan:
         return
@@ -186,7 +188,7 @@ def _filled(rows: Data) -> Iterator[int]:
 
 
 def _tenants(data: Data) -> Iterator[str]:
-    """Plan: tenants of one slot do not live at the same time, unless one is an alias of the other."""
+    """Check the plan: tenants of one slot do not live at the same time, unless one is an alias of the other."""
     plan = data.get("plan")
     if not plan:
         return
@@ -201,8 +203,8 @@ def _tenants(data: Data) -> Iterator[str]:
 
 
 def value_faults(data: Data) -> Iterator[str]:
-    """Runs: a value is about a node or an interval of the document, its parts add up to its elements, its thumbnail has
-    its size."""
+    """Check the runs: a value is about a node or an interval of the document, its parts add up to its elements, its
+    thumbnail has its size."""
     counts = Levels.of(data).counts
     for run in data["runs"]:
         for value in run.get("values") or ():

@@ -13,30 +13,30 @@ from gdlab.view.document.tables import Json as Json
 
 # packing -------------------------------------------------------------------------------------------------------------
 def words(texts: Sequence[str]) -> Json:
-    """A text column that repeats."""
+    """Return a column of texts that repeat."""
     known = {text: i for i, text in enumerate(dict.fromkeys(texts))}
     return {"words": list(known), "index": list(map(known.__getitem__, texts))}
 
 
 def ragged(lists: Sequence[Sequence[int]]) -> Json:
-    """A column of int lists."""
+    """Return a column of int lists."""
     return {"start": list(accumulate(map(len, lists), initial=0)), "ids": list(chain.from_iterable(lists))}
 
 
 def ragged_words(lists: Sequence[Sequence[str]]) -> Json:
-    """A column of text lists."""
+    """Return a column of text lists."""
     flat = words(list(chain.from_iterable(lists)))
     return {"start": list(accumulate(map(len, lists), initial=0)), "ids": flat["index"], "words": flat["words"]}
 
 
 def sparse(values: Sequence[Any], absent: Any = None) -> Json:
-    """A mostly empty column: only the values that differ from `absent`."""
+    """Return a mostly empty column: only the values that differ from `absent`."""
     return {str(i): value for i, value in enumerate(values) if value != absent}
 
 
 # reading -------------------------------------------------------------------------------------------------------------
 def column(raw: Any, count: int, absent: Any) -> list[Any]:
-    """Any form of a column as the plain list of its values."""
+    """Return the plain list of values of a column in any form."""
     if raw is None:
         return [absent] * count
     if isinstance(raw, list):
@@ -71,7 +71,7 @@ class Table:
         return (self[i] for i in range(self.count))
 
     def column(self, name: str) -> list[Any]:
-        """All values of one column."""
+        """Return all values of one column."""
         if name not in self._columns:
             self._columns[name] = column(self._raw.get(name), self.count, self._absent[name])
         return self._columns[name]

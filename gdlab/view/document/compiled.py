@@ -13,8 +13,8 @@ from gdlab.view.document.overlays import overlay_of
 
 
 def compiled_document(graph: CompiledGraph, name: str = "graph") -> Document:
-    """Return the document of a compiled graph of now: slots, handles, feeds, extent, arena and counters beside its
-    plan. Reads no tensor back."""
+    """Return the document of a compiled graph as it is now: slots, handles, feeds, extent, arena and counters beside
+    its plan. Reads no tensor back."""
     edge = edge_json(graph)
     draft = DocumentDraft(graph.graph, name, False, {})
     draft.compile(graph.plan, WRITTEN.key, graph.session)

@@ -33,7 +33,7 @@ _FATES = {"dead": "dead", "aliased": "aliased", "merged": "folded", "folded": "l
 
 @dataclass(frozen=True, slots=True)
 class _Alike:
-    """Dispatches that differ in buffers and nodes alone, such as those of layers: their text is joined once."""
+    """Dispatches that differ only in buffers and nodes, such as those of equal layers: their WGSL is made once."""
 
     kernel: int
     lines: LineMap  # of the first of them: 1-based line → its nodes
@@ -43,7 +43,7 @@ class _Alike:
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """One text of WGSL, and the dispatches that run it."""
+    """A text of WGSL, and the dispatches that run it."""
 
     dispatch: Dispatch  # the first that runs it
     text: str
@@ -69,21 +69,21 @@ class PlanSection:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """The nodes of a stage by name, and the path of the module that each lies in, or ""."""
+    """The nodes of a stage by name, and the path of the module that each lies in, "" for none."""
 
     names: Sequence[str]
     paths: Sequence[str]
 
     def inside(self, node: int, label: str) -> str:
-        """Return the name of a buffer without one of its own: its label behind the path of its node."""
+        """Return a name for a buffer that has none: its label behind the path of its node."""
         return f"{self.paths[node]}.{label}" if node >= 0 and self.paths[node] else label
 
 
 def plan_section(
     plan: ExecutionPlan, update: Update | None, stage: int, optimizer: str | None, labels: Labels
 ) -> PlanSection:
-    """The section of a plan that was compiled from a stage, whose nodes have these names, with the dispatches of the
-    configured update behind."""
+    """Return the section of a plan that was compiled from a stage, whose nodes have these names, with the dispatches of
+    the configured update behind."""
     step = totals(plan, update)
     dispatches = [*plan.dispatches, *(update.dispatches if update else ())]
     buffers = [*plan.buffers, *(update.buffers if update else ())]
@@ -110,7 +110,7 @@ def plan_section(
 
 
 def _update_groups(plan: ExecutionPlan, update: Update) -> Iterable[BarrierGroup]:
-    """The groups of the update, each with its conflicts with the group before it."""
+    """Return the groups of the update, each with its conflicts with the group before it."""
     for i, group in enumerate(groups_of(update.dispatches)):
         because: tuple[Hazard, ...] = group.because
         if i == 0:
@@ -122,13 +122,13 @@ def _update_groups(plan: ExecutionPlan, update: Update) -> Iterable[BarrierGroup
 
 # kernels -------------------------------------------------------------------------------------------------------------
 def kernel_texts(plan: ExecutionPlan, dispatches: Sequence[Dispatch]) -> tuple[list[str], list[int]]:
-    """The WGSL of the different kernels, and for each dispatch the one it runs."""
+    """Return the WGSL of the different kernels, and for each dispatch the one it runs."""
     kernels, kernel_of = _kernels(plan, dispatches)
     return [kernel.text for kernel in kernels], kernel_of
 
 
 def _kernels(plan: ExecutionPlan, dispatches: Sequence[Dispatch]) -> tuple[list[_Kernel], list[int]]:
-    """The different kernels, and for each dispatch the one it runs."""
+    """Return the different kernels, and for each dispatch the one it runs."""
     known: dict[tuple[str, tuple[int, int, int]], int] = {}
     alike: dict[Hashable, _Alike] = {}
     kernels: list[_Kernel] = []
@@ -167,7 +167,7 @@ def _text(
 
 
 def _nodes_of(d: Dispatch) -> tuple[int, ...]:
-    """Every node that a line of its text may stand for, by place."""
+    """Return all nodes that a line of a dispatch's WGSL may stand for, by place."""
     cores = (d.reduce, d.matmul, d.gather, d.custom)
     return (
         *(p.node for p in d.prologue),
@@ -180,7 +180,7 @@ def _nodes_of(d: Dispatch) -> tuple[int, ...]:
 
 
 def _shape_of(d: Dispatch, nodes: Sequence[int]) -> Hashable:
-    """Return what the text and its lines depend on; nodes count only by which of them are the same."""
+    """Return a key of everything that the WGSL and its lines depend on; of nodes it tells only which are the same."""
     written = d.source_hash or source_hash(d)  # an update's have none
     first = dict(zip(reversed(nodes), range(len(nodes) - 1, -1, -1), strict=True))
     return written, len(d.prologue), tuple([o.shape for o in d.operands]), tuple([first[n] for n in nodes])
@@ -207,7 +207,7 @@ def _kernel_table(kernels: Sequence[_Kernel]) -> Json:
 
 
 def _covers(c: Coverage) -> Json:
-    """The picture of a kernel in numbers; what is not there has its default (docs/graphdoc.md)."""
+    """Return the picture of a kernel in numbers; absent numbers have their defaults (docs/graphdoc.md)."""
     told: Json = {"over": c.over, "shape": list(c.shape), "cell": list(c.cell)}
     told |= {name: value for name, value in (("per", c.per), ("share", c.share)) if value != 1}
     told |= {"flip": 1} if c.flip else {}
@@ -220,7 +220,7 @@ def _covers(c: Coverage) -> Json:
 
 
 def _plain_lines(kernel: _Kernel) -> list[int]:
-    """The lines that compute no node."""
+    """Return the lines that compute no node."""
     computed = {line for one in kernel.alike for line, nodes in one.lines if nodes}
     return [n for n in range(1, kernel.lines + 1) if n not in computed]
 
@@ -244,7 +244,7 @@ def _bindings(d: Dispatch) -> list[Json]:
 
 
 def _runs(lines: Sequence[int]) -> list[list[int]]:
-    """[first, last] of every run of consecutive lines."""
+    """Return [first, last] of every run of consecutive lines."""
     runs: list[list[int]] = []
     for line in lines:
         if runs and runs[-1][1] == line - 1:
@@ -275,7 +275,7 @@ def _dispatch_table(
 
 
 def _dispatch_family(graph: Graph, d: Dispatch) -> str:
-    """The family of its core; a chain that holds a loss counts as one."""
+    """Return the op family of a dispatch's core; a chain that holds a loss counts as one."""
     if d.kernel == "pointwise" and any(family(graph.node(i).op) == "loss" for i in d.origin):
         return "loss"
     return d.custom.family if d.custom else _FAMILY[d.kernel]
@@ -301,7 +301,7 @@ def _intervals(
     group_of: Sequence[int],
     labels: Labels,
 ) -> Json:
-    """One row per buffer; the update's dispatches lengthen the lives of what they touch."""
+    """Return one row per buffer; dispatches of the update lengthen the lives of the buffers that they use."""
     memory, count = plan.memory, len(plan.buffers)
     first = [i.first for i in memory.intervals] + [-1] * (len(buffers) - count)
     last = [i.last for i in memory.intervals] + [-1] * (len(buffers) - count)
@@ -331,8 +331,8 @@ def _intervals(
 
 
 def _name(graph: Graph, buffer: PlanBuffer, writer: dict[int, Dispatch], labels: Labels) -> str:
-    """Its name, that of one tensor alone, or what it holds: the loss, the result of an op, or that of a dispatch inside
-    an op; these with the path of their module."""
+    """Return a name for a buffer: that of its one tensor, or of its content (the loss, the result of an op or of a
+    dispatch inside an op) with the path of the module."""
     named = next((i for i in buffer.nodes if graph.node(i).name == buffer.name != ""), -1)
     if named >= 0:
         return labels.names[named]
@@ -393,7 +393,7 @@ def _links(
 
 
 def _computed(kernels: Sequence[_Kernel], base: Sequence[int], nodes: int) -> tuple[list[Row], list[Row]]:
-    """The WGSL lines of each node, and the nodes of each line: far more pairs than different rows."""
+    """Return the WGSL lines of each node, and the nodes of each line; equal rows are one object."""
     lines_of: list[list[Row]] = [[] for _ in range(nodes)]
     nodes_of: list[list[set[int]]] = [[] for _ in range(base[-1])]
     for kernel, start in zip(kernels, base, strict=False):
@@ -413,7 +413,7 @@ def _computed(kernels: Sequence[_Kernel], base: Sequence[int], nodes: int) -> tu
 
 
 def _by_nodes(lines: LineMap, start: int) -> dict[Row, Row]:
-    """The lines, counted from `start`, that compute the same nodes."""
+    """Return the lines, counted from `start`, that compute the same nodes."""
     found: dict[Row, list[int]] = {}
     for line, nodes in lines:
         if nodes:
@@ -422,7 +422,7 @@ def _by_nodes(lines: LineMap, start: int) -> dict[Row, Row]:
 
 
 def _merged(rows: Iterable[Sequence[Collection[int]]]) -> list[Row]:
-    """For each row the union of its parts, in order; rows of the same parts are one object."""
+    """Return for each row the union of its parts, in order; rows of the same parts are one object."""
     known: dict[tuple[int, ...], Row] = {}  # by id(): whoever made the parts holds them
     found = []
     for parts in rows:
@@ -446,7 +446,7 @@ def _fates(plan: ExecutionPlan) -> Fates:
 
 # in words ------------------------------------------------------------------------------------------------------------
 def plan_counts(plan: Json) -> str:
-    """`9 + 4 dispatches (Adam, lr 0.001), 6 groups, physical 2.1 MB of logical 3.4 MB`."""
+    """Sum a plan up in words: `9 + 4 dispatches (Adam, lr 0.001), 6 groups, physical 2.1 MB of logical 3.4 MB`."""
     rule = f" ({plan['optimizer']})" if plan["optimizer"] else ""
     memory = plan["memory"]
     sizes = f"physical {nbytes(memory['physical_bytes'])} of logical {nbytes(memory['logical_bytes'])}"

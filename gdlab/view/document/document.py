@@ -51,12 +51,13 @@ class Document:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Inside the block an error that a damaged file causes is a `LoadError` which names the file."""
+        """Turn errors that a damaged file causes inside the block into a `LoadError` which names the file."""
         with _reading((self,)):
             yield
 
     def json(self) -> bytes:
-        """The canonical bytes: UTF-8, sorted keys, no spaces, large tables in their shortest forms."""
+        """Return the document as canonical JSON: UTF-8, sorted keys, no spaces, large tables in their shortest forms.
+        """
         with no_collector():
             return canonical(packed(self.data))
 
@@ -67,7 +68,7 @@ class Document:
 
     # records
     def stage(self, stage: int | str) -> Json:
-        """A stage by index or key."""
+        """Return a stage by index or key."""
         stages = self.data["stages"]
         if isinstance(stage, int) and 0 <= stage < len(stages):
             return stages[stage]  # type: ignore[no-any-return]
@@ -77,20 +78,20 @@ class Document:
         raise unknown_name("document", "stage", str(stage), [each["key"] for each in stages])
 
     def nodes(self, stage: int | str = 0) -> Table:
-        """The nodes of a stage: `doc.nodes("final")[3]["op"]`."""
+        """Return the nodes of a stage: `doc.nodes("final")[3]["op"]`."""
         return self._table("nodes", stage, lambda: Table(self.stage(stage)["nodes"], "nodes"))
 
     def outputs(self, stage: int | str = 0) -> Table:
-        """The outputs of a stage."""
+        """Return the outputs of a stage."""
         return Table(self.stage(stage)["outputs"], "outputs")
 
     def steps(self, number: int) -> Table:
-        """The steps of a pass."""
+        """Return the steps of a pass."""
         one = self.data["passes"][number]
         return self._table("steps", number, lambda: Table(one["steps"], _STEPS[one["role"]]))
 
     def plan(self, table: str) -> Table:
-        """A table of the plan: kernels, dispatches, groups, intervals or slots; empty without a plan."""
+        """Return a table of the plan: kernels, dispatches, groups, intervals or slots; empty without a plan."""
         kind = "barriers" if table == "groups" else table
         return self._table("plan", table, lambda: Table((self.data.get("plan") or {}).get(table), kind))
 
@@ -116,7 +117,7 @@ class Document:
         return Provenance(self.data)
 
     def select(self, entity: str) -> frozenset[str]:
-        """All entities that light up with this one, itself included."""
+        """Return all entities that light up with this one, itself included."""
         return self.provenance.select(entity)
 
     @property
@@ -160,25 +161,25 @@ class Document:
 
     # copies
     def changed(self, **fields: Any) -> Document:
-        """The same document with other fields at its top level."""
+        """Return the same document with other fields at its top level."""
         return self.replaced({**self.data, **fields})
 
     def replaced(self, data: Json) -> Document:
-        """Another document with the same selection."""
+        """Return another document with the same selection."""
         return Document(data, self._selection, self.where)
 
     def with_view(self, view: Mapping[str, Any] | None) -> Document:
-        """The same document with another state of its views; what is kept stays."""
+        """Return the same document with another state of its views; bookmarks and pins stay."""
         state = None if view is None else {**view, **self._selection.kept}
         return Document({**self.data, "view": state}, self._selection, self.where)
 
     def with_notes(self, *texts: str) -> Document:
-        """The same document with more warnings."""
+        """Return the same document with more warnings."""
         notes = [{"level": "warning", "text": text, "about": None} for text in texts]
         return Document({**self.data, "notes": [*self.data["notes"], *notes]}, self._selection, self.where)
 
     def portable(self, timeless: bool = False) -> Document:
-        """The document as a file holds it: no tie to a live study; `timeless`: measured times are 0."""
+        """Return the document as a file holds it, without a tie to a live study; `timeless`: measured times are 0."""
         data = {k: v for k, v in self.data.items() if k not in ("study", "rev")}
         if self._selection.kept:
             data["view"] = {**(data["view"] or {}), **self._selection.kept}
@@ -191,7 +192,7 @@ class Document:
 
 # canonical form ------------------------------------------------------------------------------------------------------
 def canonical(value: Any) -> bytes:
-    """JSON in canonical form; non-finite floats become the words nan, inf, -inf."""
+    """Return a value as canonical JSON; non-finite floats become the words nan, inf, -inf."""
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except ValueError:
@@ -210,7 +211,8 @@ def _finite(value: Any) -> Any:
 
 
 def document_id(data: Mapping[str, Any], links: Mapping[int, str] | None = None) -> str:
-    """The `id` of a document: a hash of its canonical JSON. `links`: that of some of its links, by their `id()`."""
+    """Return the `id` of a document: a hash of its canonical JSON. `links`: that of some of its links, by their `id()`.
+    """
     hashed = {key: data[key] for key in _HASHED}
     hashed["stages"] = [
         {**{k: v for k, v in stage.items() if k != "layouts"}, "nodes": {**stage["nodes"], "cost_seconds": None}}
@@ -235,7 +237,7 @@ CLOCKED = ("dispatch_seconds", "gradient_norms", "engines")  # of a run: what wa
 
 
 def _timeless(data: Json) -> Json:
-    """A document without measurements: what passes, layouts and runs took is 0."""
+    """Return a document without measurements: the times of passes, layouts and runs are 0."""
     stages = [
         {**stage, "layouts": {key: {**layout, "seconds": 0} for key, layout in stage["layouts"].items()}}
         for stage in data["stages"]
@@ -253,21 +255,21 @@ def _timeless(data: Json) -> Json:
 
 
 def _without_allreduce_times(made: Json) -> Json:
-    """A reduction over engines without times, and without what they were predicted by."""
+    """Return a reduction over engines without times, and without the figures behind its prediction."""
     timeless = _without_times(made, drop=False)
     buckets = [{**each, "told": "", "label": each["label"].partition(",")[0]} for each in timeless["buckets"]]
     return {**timeless, "link": "", "latency": "", "told": "", "buckets": buckets}
 
 
 def _without_sweep_times(sweep: Json) -> Json:
-    """A sweep without the times of its points, and without where they ran."""
+    """Return a sweep without the times of its points, and without their engines."""
     points = [{**point, "cells": ["–", point["cells"][1], "–", *point["cells"][3:5], "–"]} for point in sweep["points"]]
     events = [{**event, "seconds": 0} for event in sweep["events"]]
     return {**sweep, "points": points, "events": events, "seconds": 0, "left": "", "key": ""}
 
 
 def _without_times(value: Any, drop: bool) -> Any:
-    """`value` with measured times dropped, or set to 0."""
+    """Return `value` with measured times dropped, or set to 0."""
     if isinstance(value, list):
         return [_without_times(v, drop) if isinstance(v, (list, dict)) else v for v in value]
     if not isinstance(value, dict):
@@ -289,7 +291,7 @@ def _zero(value: Any) -> Any:
 
 # reading -------------------------------------------------------------------------------------------------------------
 def load_doc(path: str | Path) -> Document:
-    """The document in a `.gdlab.json` or `.gdlab.json.gz` file; `LoadError` says what is wrong with it."""
+    """Return the document in a `.gdlab.json` or `.gdlab.json.gz` file; `LoadError` names the fault of a damaged one."""
     path = Path(path)
     where = f"document {path.name}"
     try:
@@ -349,7 +351,8 @@ def _damage_error(where: str, error: Exception) -> LoadError:
 
 
 def read_doc(data: Any, where: str = "document") -> Document:
-    """A document from parsed JSON: the document itself, or the envelope `{format, study, gz, kept}` of an output."""
+    """Return a document from parsed JSON: the document itself, or the envelope `{format, study, gz, kept}` of an
+    output."""
     given = data.get("format") if isinstance(data, dict) else None
     if given != FORMAT:
         raise LoadError(where, "format", json.dumps(given), json.dumps(FORMAT))

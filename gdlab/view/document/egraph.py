@@ -1,4 +1,4 @@
-"""The e-graph of a pass in a document: how it grew, what it held at the end, and what was chosen from it."""
+"""Describe the e-graph of a pass in a document: its growth, its nodes at the end, and those that were chosen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gdlab.view.document.stage_table import SharedTables, attr_json
 
 # writing -------------------------------------------------------------------------------------------------------------
 def growth_json(report: OptimizeReport, shared: SharedTables) -> Json:
-    """The fields `deltas` and `classes` of a pass; null where nobody recorded them."""
+    """Return the fields `deltas` and `classes` of a pass; null where they were not recorded."""
     if not report.deltas:
         return {"deltas": None, "classes": None}
     ways, gone = _followed(report)
@@ -37,8 +37,8 @@ Ways = list[PricedNode | None]
 
 
 def _followed(report: OptimizeReport) -> tuple[list[Ways], list[list[int]]]:
-    """Per iteration: the way that each e-node that came is at the end (None: it became another one, or is none), and
-    the numbers of those that became another one."""
+    """Return per iteration the form at the end of each e-node that was added (None: it was merged into another, or is
+    none), and the numbers of those that were merged."""
     at_end = {way.node: way for c in report.classes for way in c.ways}
     now: dict[NamedNode, tuple[int, int, int]] = {}
     ways: list[Ways] = []
@@ -84,8 +84,8 @@ def _delta_json(delta: Delta, ways: Ways, gone: Sequence[int]) -> Json:
 
 # reading -------------------------------------------------------------------------------------------------------------
 def class_names(document: Document, one: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """For every class of a pass its entity (its first node with a name, else its first, else what it became, else "")
-    and what people call it: the name that they gave one of its nodes, else that of the class."""
+    """Return for every class of a pass its entity (its first node with a name, else its first, else the class it
+    became, else "") and the name that people read: that of one of its nodes, else that of the class."""
     names, found = document.nodes(one["from"]).column("name"), {}
     for c in Table(one["classes"], "eclasses"):
         became = f"node:{one['to']}.{c['made']}" if c["made"] >= 0 else ""

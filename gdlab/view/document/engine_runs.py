@@ -32,7 +32,7 @@ def engines_section(run: DistributedRun) -> Json:
 
 
 def _seconds(row: EngineProgress) -> tuple[float, float, float]:
-    """Return the times of an engine in steps, in reduction that was not beside them, and waiting."""
+    """Return the seconds of an engine in steps, in reduction outside of steps, and waiting."""
     return row.report.seconds, row.report.reducing - row.report.hidden, row.report.waiting
 
 
@@ -49,7 +49,7 @@ def _row(row: EngineProgress, most: float) -> Json:
 
 
 def _late(run: DistributedRun) -> str:
-    """Say which engines are late, or that nobody is; empty while nobody knows."""
+    """Say which engines are late, or that none is; empty while that is not known."""
     if len(run.rows) < 2 or min(row.report.reductions for row in run.rows) < LATE_STEPS:
         return ""
     late = [str(row.engine.rank) for row in run.rows if row.late]
@@ -57,8 +57,8 @@ def _late(run: DistributedRun) -> str:
 
 
 def allreduce_json(study: Study) -> Json:
-    """Return the `allreduce` of a study's document: before which dispatches its buckets stand, and what is known of
-    them; absent without a run over engines or a prediction."""
+    """Return the `allreduce` of a study's document: its buckets, the dispatches before which they stand, and their
+    known times; absent without a run over engines or a prediction."""
     made = allreduce_of(study)
     if made is None:
         return {}
@@ -87,7 +87,7 @@ def _bucket(made: Allreduce, rows: Sequence[BucketRow], k: int, before: int, tol
 
 
 def allreduce_told(made: Json, rows: Sequence[BucketRow]) -> tuple[str, str]:
-    """Return what the reduction of an `allreduce` is, and what its prediction is made of."""
+    """Describe the reduction of an `allreduce` in words, and the figures behind its prediction."""
     after = "every step" if made["accumulate"] == 1 else f"every {plural(made['accumulate'], 'step')}"
     over = f"{nbytes(made['nbytes'])} of gradients over {plural(made['engines'], 'engine')}, after {after}"
     over += f", in {len(rows)} buckets" if len(rows) > 1 else ""

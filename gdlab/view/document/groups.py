@@ -34,28 +34,28 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The groups of a stage, and the innermost one of each node (−1: none)."""
+    """The groups of a stage, and the innermost group of each node (−1: none)."""
 
     rows: tuple[Group, ...]
     of_node: tuple[int, ...]
 
     def carried(self, origin: Sequence[int]) -> Groups:
-        """The groups of a stage that was made from this one; `origin`: the node each came from, −1 for none."""
+        """Return the groups of a stage that was made from this one; `origin`: the node each came from, −1 for none."""
         return replace(self, of_node=tuple(self.of_node[i] if i >= 0 else -1 for i in origin))
 
     def short(self, names: Sequence[str]) -> list[str]:
-        """The names of the nodes, and of their gradients, without the path of the module that they lie in."""
+        """Return the names of the nodes, and of their gradients, without the path of the module that they lie in."""
         return [
             _without_path(name, self.rows[g]) if g >= 0 and self.rows[g].path else name
             for name, g in zip(names, self.of_node, strict=True)
         ]
 
     def paths(self) -> list[str]:
-        """The path of the module that each node lies in, or ""."""
+        """Return the path of the module that each node lies in, "" for none."""
         return [self.rows[g].path if g >= 0 else "" for g in self.of_node]
 
     def table(self) -> Json:
-        """The table of a document."""
+        """Return the table of a document."""
         rows = self.rows
         return {
             "count": len(rows),
@@ -75,7 +75,7 @@ def _without_path(name: str, row: Group) -> str:
 
 @dataclass(slots=True)
 class _Candidate:
-    """A candidate for a group. Of a call, its place; of a module, its path."""
+    """A candidate for a group: a call, by its place, or a module, by its path."""
 
     parent: int
     label: str
@@ -93,7 +93,7 @@ class _CallGroup(_Candidate):
 
 
 def groups_of(graph: Graph) -> Groups:
-    """The groups of a written graph: calls, and where there are none, modules; in them, runs of equal ops."""
+    """Return the groups of a written graph: calls, and where there are none, modules; in them, runs of equal ops."""
     return _with_repeats(graph, _calls_or_modules(graph))
 
 
@@ -108,12 +108,12 @@ def _calls_or_modules(graph: Graph) -> Groups:
 
 
 def _counts(part: _Candidate, ops: set[int]) -> bool:
-    """A part of a single op, and one that is the whole graph, group nothing."""
+    """Return whether a part groups anything: it has several ops, and is not the whole graph."""
     return _LEAST_NODES <= len(ops.intersection(part.nodes)) < len(ops)
 
 
 def _modules(graph: Graph) -> tuple[Sequence[_Candidate], list[int]]:
-    """Every module in the order of its first node, outer ones first, and the innermost one of each node."""
+    """Return every module in the order of its first node, outer ones first, and the innermost one of each node."""
     paths = module_of(graph)
     wanted = set(places(paths, [bool(node.inputs) for node in graph]))
     parts: list[_Candidate] = []
@@ -133,13 +133,13 @@ def _modules(graph: Graph) -> tuple[Sequence[_Candidate], list[int]]:
 
 
 def _called(path: Path, skip: int) -> str:
-    """The last of a path's words; of a numbered one, with the list that it stands in."""
+    """Return the last word of a module's path; of a numbered one with the list that it stands in."""
     words = path[skip:]
     return ".".join(words[-2:] if words[-1].isdecimal() else words[-1:])
 
 
 def _calls(graph: Graph) -> tuple[Sequence[_Candidate], list[int]]:
-    """Every call in the order of its first node, and the innermost call of each node."""
+    """Return every call in the order of its first node, and the innermost call of each node."""
     calls: list[_CallGroup] = []
     inner: list[int] = []
     path: list[int] = []  # the calls that the last node lay in, outermost first
@@ -163,8 +163,8 @@ def _calls(graph: Graph) -> tuple[Sequence[_Candidate], list[int]]:
 
 
 def _chains(graph: Graph) -> list[list[Location]]:
-    """The places that lead to each node, outermost first, from the innermost function that all of them lie in: what is
-    around it (a cell's module, a test runner) says nothing about the graph."""
+    """Return the places that lead to each node, outermost first, from the innermost function that all of them lie in;
+    callers around it (a cell's module, a test runner) say nothing about the graph."""
     found = [[at for at in chain if at.function == "<module>" or at.function[0] != "<"] for chain in graph.sources()]
     # id(): the nodes of one call share its places
     named = {id(at): (at.file, at.function) for chain in found for at in chain}
@@ -184,7 +184,7 @@ def _goes_on(call: _CallGroup, parent: int, caller: Location, at: Location) -> b
 
 
 def _numbered(graph: Graph, calls: Sequence[_Candidate], kept: Sequence[int], inner: Sequence[int]) -> Groups:
-    """Number what is kept, parents first, with a series before each run of parts that are alike."""
+    """Number the calls that are kept, parents first, with a series before each run of parts that are alike."""
     number: dict[int, int] = {}
     series: dict[int, int] = {}
     rows: list[Group] = []
@@ -206,7 +206,7 @@ def _numbered(graph: Graph, calls: Sequence[_Candidate], kept: Sequence[int], in
 
 
 def _lists(calls: Sequence[_Candidate], kept: Sequence[int], keep: set[int]) -> dict[int, list[int]]:
-    """For each numbered module of a list (`layer1.0`, `layer1.1`): the modules of the list."""
+    """Return for each numbered module of a list (`layer1.0`, `layer1.1`): the modules of the list."""
     found: dict[tuple[int, Path], list[int]] = {}
     for k in kept:
         if len(calls[k].path) > 1 and calls[k].path[-1].isdecimal():
@@ -244,14 +244,14 @@ def _list_of(part: _Candidate) -> str:
 
 
 def _above(calls: Sequence[_Candidate], k: int, keep: set[int]) -> int:
-    """The nearest call from k outwards that is kept, or −1."""
+    """Return the nearest call from k outwards that is kept, or −1."""
     while k >= 0 and k not in keep:
         k = calls[k].parent
     return k
 
 
 def _runs(graph: Graph, calls: Sequence[_Candidate], kept: Sequence[int], keep: set[int]) -> dict[int, list[int]]:
-    """For each call that lies in a run of at least three that are alike: the run."""
+    """Return for each call that lies in a run of at least three that are alike: the run."""
     found: dict[int, list[int]] = {}
     run: list[int] = []
     before: Hashable = None
@@ -274,7 +274,8 @@ def _inside(calls: Sequence[_Candidate], k: int, outer: int) -> bool:
 
 
 def _structure(graph: Graph, call: _Candidate) -> Hashable:
-    """Ops, types, attributes and edges inside a call; what comes from outside is told apart by its port alone."""
+    """Return a key of the ops, types, attributes and edges inside a call; operands from outside count only by their
+    port."""
     place = {id: i for i, id in enumerate(call.nodes)}
     return tuple(
         (node.op, node.type, node.inputs and node.attrs, tuple(place.get(i, -1) for i in node.inputs))

@@ -1,4 +1,4 @@
-"""Read how an e-graph grew out of a document: the e-nodes after any iteration, by replaying the deltas of a pass."""
+"""Read from a document how an e-graph grew: the e-nodes after any iteration, by replaying the deltas of a pass."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Data = Mapping[str, Any]
 
 @dataclass(slots=True)
 class ENode:
-    """An e-node, its classes by the names that they have at the time that is looked at. `label`: the rule that made it
-    in iteration `since`, "" for those of the graph; `cost`, `more` and `chosen` are those of the end."""
+    """An e-node; its classes have the names of the iteration that is asked for. `label`: the rule that made it in
+    iteration `since`, "" for those of the graph; `cost`, `more` and `chosen` are those of the end."""
 
     cls: str
     op: str
@@ -29,7 +29,7 @@ class ENode:
 
 
 def grown(one: Data, k: int | None = None) -> list[ENode]:
-    """The e-nodes of a pass after iteration k (None: at the end), in the order in which they came."""
+    """Return the e-nodes of a pass after iteration k (None: at the end), in the order in which they came."""
     nodes: list[ENode | None] = []  # None: it became another one
     told = one["deltas"] or []
     for i, delta in enumerate(told if k is None else told[: k + 1]):
@@ -47,12 +47,13 @@ def grown(one: Data, k: int | None = None) -> list[ENode]:
 
 
 def place(name: str) -> tuple[bool, int]:
-    """The order of class names: those of the graph first."""
+    """Return the sort key of a class name: classes of the graph come first."""
     return name[0] != "%", int(name[1:])
 
 
 def faults(data: Data) -> Iterator[str]:
-    """Every class, rule and node that the deltas name exists, and all of them together hold what was chosen."""
+    """Check that every class, rule and node that the deltas name exists, and that they hold all chosen nodes; yield the
+    faults."""
     for p, one in enumerate(data["passes"]):
         if one.get("deltas") is not None:
             found = list(_names_of(one)) or list(_choice_of(data, one))

@@ -28,7 +28,7 @@ def drawn(document: Document, stage: int) -> list[Drawn]:
 
 
 def layout(document: Document, stage: int) -> Layout:
-    """Return the layout of a stage: as the document says, else laid out now."""
+    """Return the layout of a stage: read from the document, else laid out now."""
     known = document.data["stages"][stage]["layouts"].get("auto")
     nodes = drawn(document, stage)
     return auto(nodes) if known is None else layout_of(known, len(nodes))
@@ -55,7 +55,7 @@ def laid_out(document: Document, engine: str) -> Document:
 
 # a layout, read back -------------------------------------------------------------------------------------------------
 def layout_of(raw: Json, nodes: int) -> Layout:
-    """Return the layout that `Layout.to_json` wrote."""
+    """Read a layout back that `Layout.to_json` wrote."""
 
     def row(name: str) -> tuple[int, ...]:
         return tuple(column(raw.get(name), nodes, -1))

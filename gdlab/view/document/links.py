@@ -1,4 +1,4 @@
-"""Provenance both ways: links between levels as compressed rows, and what lights up when an entity is selected."""
+"""Provenance both ways: links between levels as compressed rows, and all entities linked to a selected one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Way = tuple[str, list[int], list[int]]  # to which level, start, ids
 
 
 def link(a: str, b: str, pairs: Iterable[tuple[int, int]], count_a: int, count_b: int) -> Json:
-    """The link between levels a and b with these (a-entity, b-entity) pairs."""
+    """Return the link between levels a and b with these (a-entity, b-entity) pairs."""
     flat = np.fromiter(chain.from_iterable(pairs), np.int64)
     both = np.sort(flat[::2] * max(1, count_b) + flat[1::2])  # by a, then b
     x, y = np.divmod(both[np.diff(both, prepend=-1) > 0], max(1, count_b))  # each once
@@ -36,27 +36,27 @@ Row = tuple[int, ...]
 
 
 def link_of_rows(a: str, b: str, out: Sequence[Row], back: Sequence[Row]) -> tuple[Json, str]:
-    """The link whose rows are known (ascending, each id once, `back` the transpose of `out`), and its canonical JSON:
-    cheap to write here, where rows that repeat are one object."""
+    """Return the link whose rows are known (ascending, each id once, `back` the transpose of `out`), and its canonical
+    JSON: cheap to write here, where rows that repeat are one object."""
     made = {"a": a, "b": b, "out": ragged(out), "back": ragged(back)}
     return made, f'{{"a":{json.dumps(a)},"b":{json.dumps(b)},"back":{_text(back)},"out":{_text(out)}}}'
 
 
 def _text(rows: Sequence[Row]) -> str:
-    """The canonical JSON of `ragged(rows)`."""
+    """Return the canonical JSON of `ragged(rows)`."""
     lengths = list(accumulate(map(len, rows), initial=0))
     texts = {key: ",".join(map(str, row)) for key, row in {id(row): row for row in rows if row}.items()}
     return f'{{"ids":[{",".join([texts[id(row)] for row in rows if row])}],"start":[{",".join(map(str, lengths))}]}}'
 
 
 def _rows(of: Ints, ids: Ints, count: int) -> Json:
-    """Ids that belong to ascending rows, as compressed rows."""
+    """Compress the ids that belong to ascending rows."""
     return {"start": np.searchsorted(of, np.arange(count + 1)).tolist(), "ids": ids.tolist()}
 
 
 # entities ------------------------------------------------------------------------------------------------------------
 def parse_entity(text: str) -> tuple[str, tuple[int, ...]]:
-    """`"node:2.31"` as ("node", (2, 31))."""
+    """Parse an entity: `"node:2.31"` is ("node", (2, 31))."""
     match = _ENTITY.fullmatch(text)
     numbers = tuple(int(n) for n in match[2].split(".")) if match else ()
     if match is None or _PARTS.get(match[1]) != len(numbers):
@@ -75,7 +75,7 @@ class Levels:
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> Levels:
-        """The levels of a document."""
+        """Return the levels of a document."""
         counts = {"line": int(data["lines"]["count"])}
         counts |= {f"node:{s}": int(stage["nodes"]["count"]) for s, stage in enumerate(data["stages"])}
         counts |= {f"step:{p}": int(each["steps"]["count"]) for p, each in enumerate(data["passes"])}
@@ -86,7 +86,7 @@ class Levels:
         return Levels(counts, list(data.get("wgsl_base") or []))
 
     def name(self, level: str, row: int) -> str:
-        """The entity that is row `row` of a level."""
+        """Return the entity that is row `row` of a level."""
         if level == "wgsl":
             kernel = bisect_right(self.wgsl_base, row) - 1
             return f"wgsl:{kernel}.{row - self.wgsl_base[kernel] + 1}"
@@ -109,7 +109,7 @@ class Provenance:
             self.up.setdefault(each["b"], []).append((each["a"], each["back"]["start"], each["back"]["ids"]))
 
     def select(self, entity: str) -> frozenset[str]:
-        """The lit set of an entity: itself, all that it came from, all that came from it; with a buffer its readers."""
+        """Return all entities linked to this one: itself, its origins, its results; with a buffer its readers."""
         kind, at = parse_entity(entity)
         self._check(entity, kind, at)
         if kind in _STANDS:
@@ -127,16 +127,16 @@ class Provenance:
         return frozenset(lit)
 
     def readers(self, interval: int) -> list[int]:
-        """The dispatches that read a buffer, in order."""
+        """Return the dispatches that read a buffer, in order."""
         reads = Table((self.data.get("plan") or {}).get("dispatches"), "dispatches").column("reads")
         return [k for k, row in enumerate(reads) if interval in row]
 
     def writers(self, interval: int) -> list[int]:
-        """The dispatches that write a buffer, in order."""
+        """Return the dispatches that write a buffer, in order."""
         return self.behind("interval", "dispatch", interval)
 
     def behind(self, level: str, to: str, row: int) -> list[int]:
-        """The entities of level `to` that row `row` of `level` came from, one link up."""
+        """Return the entities of level `to` that row `row` of `level` came from, one link up."""
         return [
             i for name, start, ids in self.up.get(level, ()) if name == to for i in ids[start[row] : start[row + 1]]
         ]
@@ -175,7 +175,7 @@ def _range(count: int) -> str:
 
 
 def reach(ways: Mapping[str, list[Way]], seeds: Iterable[tuple[str, int]], closed: str = "") -> dict[str, set[int]]:
-    """All rows, by level, that `ways` lead to from the seeds, never from level `closed` to WGSL."""
+    """Return all rows, by level, that are reached by `ways` from the seeds, never from level `closed` to WGSL."""
     reached: dict[str, set[int]] = {}
     stack = list(seeds)
     while stack:

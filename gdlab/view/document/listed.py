@@ -1,4 +1,4 @@
-"""Make the document of a recorded list: its graph, and the list before and after each pass, step by step."""
+"""Make the document of a recorded list of ops: its graph, and the list before and after each pass, step by step."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gdlab.view.document.overlays import overlay_of
 
 
 def report_document(report: Report, name: str = "list") -> Document:
-    """Return the document of a list as it was recorded, with what its finisher did: `data["list"]` has the stages of
-    the list, and in `steps` what moved it from each to the next. `GraphError` where ranges overlap in part."""
+    """Return the document of a list as it was recorded, with the passes that were made over it: `data["list"]` has the
+    list's stages, and in `steps` the changes from each to the next. `GraphError` where ranges overlap in part."""
     made = exported(report.recorded)
     draft = DocumentDraft(made.graph, name, False, {})
     listed = list_json(report)
@@ -82,7 +82,7 @@ def _step(kind: str, stage: int, text: str, recorded: tuple[int, ...]) -> Json:
 
 
 def _places(report: Report) -> list[str]:
-    """Return of every recorded node where it ran, in words."""
+    """Return for every recorded node the place where it ran, in words."""
     words = [""] * len(report.names_before)
     origins: list[tuple[int, ...]] = [(k,) for k in range(len(words))]
     for stage in report.stages[1:]:

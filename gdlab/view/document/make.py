@@ -1,4 +1,4 @@
-"""Make the document of a study or of a bare graph: the one thing that every view draws."""
+"""Make the document of a study or of a bare graph, which every view draws."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _layouts: WeakKeyDictionary[Study, dict[str, Json]] = WeakKeyDictionary()  # a s
 
 
 def study_doc(study: Study) -> Document:
-    """The document of a study: every stage, the plan on its device, and the runs so far."""
+    """Return the document of a study: every stage, the plan on its device, and the runs so far."""
     with no_collector():
         return _study_doc(study)
 
@@ -79,12 +79,12 @@ def _study_doc(study: Study) -> Document:
 
 
 def graph_doc(graph: Graph, name: str = "graph") -> Document:
-    """The document of a graph alone, as it was written (or as a pass made it)."""
+    """Return the document of a graph alone, as it was written (or as a pass made it)."""
     return DocumentDraft(graph, name, graph.num_param_grad_outputs > 0, {}).document(graph_summary(graph, name))
 
 
 def graph_summary(graph: Graph, name: str) -> str:
-    """One line: nodes, parameters, outputs."""
+    """Return one line: nodes, parameters, outputs."""
     values = sum(p.type.num_elements for p in graph.parameters)
     counts = f"{plural(len(graph), 'node')}, {plural(len(graph.parameters), 'parameter')}"
     return f"graph {name}: {counts} ({plural(values, 'value')}), {plural(len(graph.outputs), 'output')}"
@@ -130,12 +130,12 @@ class DocumentDraft:
         self.lines.append([rows[0] for rows in self.sources.of_node])
 
     def note(self, text: str, about: str | None = None) -> None:
-        """Say something in the document's notes."""
+        """Add a sentence to the document's notes."""
         self.notes.append({"level": "warning", "text": text, "about": about})
 
     # passes
     def add(self, stage: PipelineStage) -> None:
-        """Add a stage that a pass made, the pass, and what became of the nodes before it."""
+        """Add a stage that a pass made, the pass, and the fates of the nodes before it."""
         parent = self.position(stage.parent)
         match stage.report:
             case OptimizeReport():
@@ -144,7 +144,7 @@ class DocumentDraft:
                 self._differentiate(stage, stage.report, parent)
 
     def position(self, key: str) -> int:
-        """The number of a stage in the document."""
+        """Return the number of a stage in the document."""
         return next(i for i, stage in enumerate(self.stages) if stage.key == key)
 
     def _optimize(self, made: PipelineStage, report: OptimizeReport, parent: int) -> None:
@@ -228,7 +228,7 @@ class DocumentDraft:
         ]
 
     def _update_lines(self, rule: str, plan: Json) -> None:
-        """Link the code that the optimizer runs to the Python function that made it."""
+        """Link the WGSL of the update to the Python function that made it."""
         found = function_source(update_of) or {"name": f"{rule} update", "text": f"{rule} update", "line": 1}
         source = self.sources.add("generated", found["name"], found["text"], found["line"])
         row = self.sources.line(source, found["line"])
@@ -245,7 +245,7 @@ class DocumentDraft:
         device: str = "",
         overlays: Sequence[Json] = (),
     ) -> Document:
-        """The finished document."""
+        """Return the finished document."""
         pairs: Pairs = [(row, i) for i, rows in enumerate(self.sources.of_node) for row in rows]
         written = link("line", "node:0", pairs, len(self.sources.rows), len(self.graph))
         data: Json = {
@@ -291,8 +291,8 @@ def _device(study: Study) -> str:
 
 
 def _runs(study: Study, draft: DocumentDraft) -> list[Json]:
-    """The runs of the study's session that a reset ended, then the present one if it made a step, or if it was looked
-    into."""
+    """Return the runs of the study's session that a reset ended, then the present run if it made a step, or if tensors
+    of it were read."""
     if not study.has_session:
         return []
     values, count = values_json(study)
@@ -306,7 +306,7 @@ def _runs(study: Study, draft: DocumentDraft) -> list[Json]:
 
 
 def _earlier_json(now: Json, run: Earlier, key: str) -> Json:
-    """A run that a reset ended: its losses, and the update rule as its `label`."""
+    """Return a run that a reset ended: its losses, and the update rule as its `label`."""
     losses = decimated(run.losses, _MOST_EARLIER_LOSSES)
     return {name: value for name, value in now.items() if name not in CLOCKED} | {
         "key": key,
@@ -326,7 +326,7 @@ _COUNTERS = {
 
 
 def run_json(session: Session, runner: Runner, key: str) -> Json:
-    """Return the run of a session so far; of more than 20,000 losses the lowest and highest of each bucket."""
+    """Return the present run of a session; beyond 20,000 losses the lowest and highest of each bucket of steps."""
     memory, traffic = session.memory_summary(), session.traffic
     losses = decimated(runner.losses, _MOST_LOSSES)
     return {

@@ -20,7 +20,7 @@ _LEAST = 3  # ops: a layer with its bias needs no bracket
 
 
 def module_of(graph: Graph) -> list[Path]:
-    """The module of every node, () where it lies in none.
+    """Return the module of every node, () where it lies in none.
 
     An op lies where the parameters that it reads lie. Any other lies in the module around what it reads last and around
     the next op that reads parameters; what ends a numbered block, as a residual sum does, belongs to the block.
@@ -48,7 +48,7 @@ def module_of(graph: Graph) -> list[Path]:
 
 
 def _around(path: Path, within: set[Path]) -> Path:
-    """The module that others share with this one: a module of one product alone (`q_proj`) is a step, not a place."""
+    """Return the module of a path that counts as a place: a module of one product alone (`q_proj`) gives its parent."""
     return path if path in within else path[:-1]
 
 
@@ -71,8 +71,8 @@ def _common(paths: Sequence[Path]) -> Path:
 
 
 def places(paths: Iterable[Path], ops: Sequence[bool]) -> list[Path]:
-    """The modules that are groups, outer ones first: a list (`layers`) stands in the names of its blocks (`layers.0`),
-    and what holds nearly all of the module around it is left out."""
+    """Return the modules that are groups, outer ones first: a list (`layers`) stands in the names of its blocks
+    (`layers.0`), and a module that holds nearly all of the one around it is left out."""
     count: dict[Path, int] = {(): sum(ops)}
     for path, is_op in zip(paths, ops, strict=True):
         for k in range(1, len(path) + 1):

@@ -20,7 +20,7 @@ OVERLAYS = (
 
 
 def overlays_of(study: Study, keys: list[str]) -> list[Json]:
-    """The overlays of a study's document; `keys`: of its stages, in order."""
+    """Return the overlays of a study's document; `keys`: those of its stages, in order."""
     found: list[Json] = []
     numbers = study.numbers
     if numbers is not None:
@@ -40,15 +40,15 @@ def overlays_of(study: Study, keys: list[str]) -> list[Json]:
 
 
 def _completed(overlay: Json, numbers: NodeValues, keys: Sequence[str]) -> Json:
-    """The values of a stage with those of the nodes that passes made, such as adjoints."""
+    """Return the values of a stage with those of the nodes that passes made, such as adjoints."""
     own = {str(i): array_words(v) for i, v in numbers.stages.get(keys[overlay["stage"]], {}).items()}
     values = {**own, **overlay["values"]}
     return {**overlay, "values": dict(sorted(values.items(), key=lambda item: int(item[0])))}
 
 
 def _elsewhere(study: Study, overlay: Json, keys: list[str]) -> list[Json]:
-    """The same overlay on the other stages: on the nodes that hold the value which a node of its stage has, and above
-    it on the nodes that one of its stage came from."""
+    """Return the overlay for the other stages: below its own stage, on the nodes with the same values; above it, on the
+    nodes that its nodes came from."""
     stages, made = study.stages(), {overlay["stage"]: {int(i): text for i, text in overlay["values"].items()}}
     place = {stage.key: number for number, stage in enumerate(stages)}
     at = overlay["stage"]
@@ -71,7 +71,7 @@ def _elsewhere(study: Study, overlay: Json, keys: list[str]) -> list[Json]:
 
 
 def _image(stage: PipelineStage) -> Callable[[int], int | None]:
-    """The node of a stage that holds the value of a node of the stage before it; differentiation keeps ids."""
+    """Return the node of a stage that holds the value of a node of the stage before it; differentiation keeps ids."""
     match stage.report:
         case OptimizeReport(node_map=moved) if moved:
             return moved.get
@@ -79,7 +79,7 @@ def _image(stage: PipelineStage) -> Callable[[int], int | None]:
 
 
 def _origin(stage: PipelineStage) -> Callable[[int], Sequence[int]]:
-    """The nodes of the stage before it that a node of a stage came from."""
+    """Return the nodes of the stage before it that a node of a stage came from."""
     match stage.report:
         case OptimizeReport(origin=origin) if origin:
             return lambda new: origin.get(new, ())

@@ -1,4 +1,4 @@
-"""Write large documents small: `packed(data)` says the same in shorter forms, `unpacked(data)` has plain links again.
+"""Write large documents in less space: `packed(data)` has shorter forms, `unpacked(data)` has plain links again.
 
 A column of repeated numbers becomes `{words, index}`; a link leaves `back` out, which is the transpose of `out`, and
 writes rows of `out` that repeat once; lists are shortened. Documents of a few hundred nodes stay as they are.
@@ -26,7 +26,7 @@ _PLAN = {
 
 
 def packed(data: Json) -> Json:
-    """The document with every large table, link and list in its shortest form."""
+    """Return the document with every large table, link and list in its shortest form."""
     plan = data.get("plan")
     tables: Json = {
         **data,
@@ -41,7 +41,8 @@ def packed(data: Json) -> Json:
 
 
 def unpacked(data: Json) -> Json:
-    """The document with `out` and `back` of every link as plain compressed rows, and every sentence written out."""
+    """Return the document with `out` and `back` of every link as plain compressed rows, and every sentence written out.
+    """
     data = restored(data)
     passes = [{**one, "report": _told(one), "steps": _ordered(one, data)} for one in data["passes"]]
     if all("back" in each for each in data["links"]):
@@ -61,7 +62,8 @@ def _table(table: Json, kind: str) -> Json:
 
 
 def _column(raw: Any, count: int, absent: Any) -> Any:
-    """A column in the shortest of its forms; ragged ones and those that have words already stay."""
+    """Return a column in the shortest of its forms; ragged columns, and those with a table of words, stay as they are.
+    """
     if not raw or (isinstance(raw, dict) and ("start" in raw or "words" in raw)):
         return raw
     if isinstance(raw, list) and isinstance(raw[0], str) and 10 * len(set(raw)) > 9 * count:
@@ -81,7 +83,7 @@ def _column(raw: Any, count: int, absent: Any) -> Any:
 
 
 def _texts(values: Sequence[Any]) -> tuple[Sequence[Any], dict[Any, str]]:
-    """A key of each value, and the JSON of each key: every different value is written once."""
+    """Return a key of each value, and the JSON of each key: each different value is written once."""
     kinds = set(map(type, values))
     if len(kinds) == 1 and kinds <= {int, str}:  # of other types equal values may be written differently
         write = str if int in kinds else encode_basestring_ascii
@@ -98,7 +100,7 @@ _ENCODER = json.JSONEncoder(sort_keys=True)
 
 # passes --------------------------------------------------------------------------------------------------------------
 def _report(one: Json) -> Json:
-    """Leave out what follows from the rest of the record, where many rules were missed."""
+    """Leave out fields that follow from the rest of a report, where many rules were missed."""
     report = one["report"]
     missed = report.get("missed") or []
     if len(missed) < LARGE:
@@ -119,7 +121,7 @@ def _told(one: Json) -> Json:
 
 
 def _follows(one: Json, missed: Json) -> Json:
-    """The sentence of a near miss is made of its label and detail, unless it says more; it is about its node."""
+    """Return the fields of a near miss that follow from its label, node and detail, such as its sentence."""
     label, node, detail = (missed[name] for name in ("label", "node", "detail"))
     if one["role"] == "compile":
         return {"text": f"{label}: {detail}", "about": f"node:{one['from']}.{node}"}
@@ -127,7 +129,7 @@ def _follows(one: Json, missed: Json) -> Json:
 
 
 def _steps(one: Json, data: Json) -> Json:
-    """The order in which the sweep leaves a large graph is that of the stage it leads to."""
+    """Leave out the order of a large graph after the sweep, which is that of the stage it leads to."""
     steps = one["steps"]
     last = str(steps["count"] - 1)
     order = steps.get("order") or {}

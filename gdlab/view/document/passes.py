@@ -1,4 +1,4 @@
-"""The passes of a document: their replays in node keys, and who came from whom."""
+"""The passes of a document: their replays in node keys, and the origins of all nodes."""
 
 from __future__ import annotations
 
@@ -63,25 +63,25 @@ def optimize_trace(number: int, keys: Sequence[str], report: OptimizeReport, aft
 
 
 def rewrite_count(one: Json) -> int:
-    """The number of rewrites of a pass of a document: its steps without the sweep."""
+    """Return the number of rewrites of a pass of a document: its steps without the sweep."""
     return sum(count for _, count in one["report"].get("rules_fired", ()))
 
 
 def rewrites_to_plan(data: Json) -> int:
-    """The number of rewrites on the way to the compiled stage of a document; a variant's are its own."""
+    """Return the number of rewrites on the way to the compiled stage of a document; a variant's are its own."""
     return sum(rewrite_count(one) for one in data["passes"] if not one["key"].startswith("optimize:variant:"))
 
 
 def optimize_fates(before: Graph, trace: Trace) -> Fates:
-    """Return the reason for each node without an image after the pass: whatever is merged or fused has one, so nothing
-    needed it."""
+    """Return the reason for each node without an image after the pass: nothing needed it (merged and fused nodes have
+    an image)."""
     with_image = {old for old, _ in trace.images}
     dead: Json = {"kind": "dead", "into": None, "reason": "no output depends on it"}
     return {node.id: dead for node in before if node.id not in with_image}
 
 
 def optimize_steps(report: OptimizeReport, number: int, keys: Sequence[str]) -> Json:
-    """The replay as a table; nodes are named by key."""
+    """Return the replay as a table; nodes are named by key."""
     key = dict(enumerate(keys))
     for s, step in enumerate(report.steps):
         key.update({node.id: f"{number}.{s}.{k}" for k, node in enumerate(step.added)})
@@ -104,7 +104,8 @@ def optimize_steps(report: OptimizeReport, number: int, keys: Sequence[str]) -> 
 
 
 def optimize_report(report: OptimizeReport, stage: int) -> Json:
-    """The report as a document holds it; stage `stage` is the result. Steps, origins and program are told elsewhere."""
+    """Return the report as a document holds it; stage `stage` is the result. Steps, origins and program are told
+    elsewhere."""
     found: Json = {name: getattr(report, name) for name in _PLAIN}
     return found | {
         "outcome": report.outcome,
@@ -127,12 +128,13 @@ def _fields(record: Any) -> Json:
 
 
 def rule_sources(report: OptimizeReport) -> Json:
-    """The Python source of every rule, by id."""
+    """Return the Python source of every rule, by id."""
     return {rule: {"name": name, "line": line, "text": text} for rule, (name, line, text) in report.sources.items()}
 
 
 def _record(node: Node, key: Mapping[int, str], gone: bool, told: set[str]) -> Json:
-    """A node that a step adds. One that a later step removes is in no stage: the first of its op says its family."""
+    """Return a node that a step adds. One that a later step removes is in no stage: the first of its op says its
+    family."""
     says = gone and node.op not in told
     told |= {node.op} if gone else set()
     return {
@@ -148,7 +150,8 @@ def _record(node: Node, key: Mapping[int, str], gone: bool, told: set[str]) -> J
 
 # differentiate -------------------------------------------------------------------------------------------------------
 def differentiate_trace(number: int, keys: Sequence[str], report: AutodiffReport, after: Graph) -> Trace:
-    """Keys and links of a derivative: forward nodes keep their keys, adjoints are named by the step that made them."""
+    """Return keys and links of a derivative: forward nodes keep their keys, adjoints are named by the step that made
+    them."""
     made: dict[int, str] = {}
     consumed: Pairs = []
     produced: Pairs = []
@@ -164,7 +167,7 @@ def differentiate_trace(number: int, keys: Sequence[str], report: AutodiffReport
 
 
 def differentiate_steps(report: AutodiffReport, after: Graph, lines: Sequence[int]) -> Json:
-    """One row per forward op, backwards; `lines`: the line row of each forward node."""
+    """Return one row per forward op, backwards; `lines`: the line row of each forward node."""
     steps = report.steps
     return {
         "count": len(steps),
@@ -180,7 +183,7 @@ def differentiate_steps(report: AutodiffReport, after: Graph, lines: Sequence[in
 
 
 def differentiate_report(report: AutodiffReport, after: Graph) -> Json:
-    """The summary of a derivative."""
+    """Return the summary of a derivative."""
     return {
         "wrt": [after.node(i).name for i in report.wrt],
         "residual_bytes": report.residual_bytes,
@@ -192,8 +195,8 @@ def differentiate_report(report: AutodiffReport, after: Graph) -> Json:
 
 
 def gradient_sources(rules: Iterable[str]) -> Json:
-    """The Python source of the gradient rule of each op, and its line of mathematics; without a rule of its own, the
-    body that is differentiated."""
+    """Return the Python source of the gradient rule of each op, and its line of mathematics; without a rule of its own,
+    the body that is differentiated."""
     found = {}
     for rule in dict.fromkeys(rules):
         op = REGISTRY.get(rule)
@@ -205,7 +208,7 @@ def gradient_sources(rules: Iterable[str]) -> Json:
 
 
 def _of_body(source: Json) -> Json:
-    """The source of a body from its `def` on: the samples and kernels of a decorator say nothing of the derivative."""
+    """Return the source of a body from its `def` on, without its decorators, which say nothing about the derivative."""
     decorator, begin, body = source["text"].partition("\ndef ")
     after = {"line": source["line"] + decorator.count("\n") + 1, "text": f"def {body}"} if begin else {}
     return source | after | {"math": ""}
@@ -216,7 +219,7 @@ def _first_line(function: Callable[..., Any]) -> str:
 
 
 def carried_lines(lines: Sequence[int], images: Pairs, count: int) -> list[int]:
-    """One line row for each node of a result: the first among those of the nodes that it came from, else −1."""
+    """Return a line row for each node of a result: the first among those of the nodes that it came from, else −1."""
     found = [-1] * count
     for old, new in images:
         if lines[old] >= 0 and (found[new] < 0 or lines[old] < found[new]):
@@ -225,7 +228,7 @@ def carried_lines(lines: Sequence[int], images: Pairs, count: int) -> list[int]:
 
 
 def clean(value: Any) -> Any:
-    """A report as plain JSON: tuples as lists, keys as text, non-finite floats as words."""
+    """Return a report as plain JSON: tuples as lists, keys as text, non-finite floats as words."""
     if type(value) in _PLAIN_TYPES:
         return value
     match value:
@@ -245,7 +248,7 @@ _PLAIN_TYPES = frozenset({bool, int, str, type(None)})
 
 
 def number(value: float) -> float | str:
-    """A float as a document holds it."""
+    """Return a float as a document holds it."""
     if value != value:
         return "nan"
     return value if abs(value) != float("inf") else ("inf" if value > 0 else "-inf")

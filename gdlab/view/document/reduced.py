@@ -30,7 +30,7 @@ PICTURE_ALONE = (
 
 
 def without_growth(document: Document) -> Document:
-    """The document without its deltas, and a note that says so; the same document where it has none."""
+    """Return the document without its deltas, and a note that says so; the same document where it has none."""
     if all(one.get("deltas") is None for one in document.data["passes"]):
         return document
     bare = [{**one, "deltas": None, "classes": None} if one.get("deltas") else one for one in document.data["passes"]]
@@ -38,7 +38,8 @@ def without_growth(document: Document) -> Document:
 
 
 def without_values(document: Document) -> Document:
-    """The document without the values of its runs, and a note that says so; the same document where it has none."""
+    """Return the document without the values of its runs, and a note that says so; the same document where it has none.
+    """
     if not any(run.get("values") for run in document.data["runs"]):
         return document
     bare = [{**run, "values": []} for run in document.data["runs"]]
@@ -46,9 +47,9 @@ def without_values(document: Document) -> Document:
 
 
 def without_other_stages(document: Document, shown: Sequence[int]) -> Document:
-    """The document with these stages alone, the plan only if its stage is among them, and a note that says so; the same
-    document where it has no other. Links go across what is left out; its id is another, so that a page with a kernel
-    asks for the whole document."""
+    """Return the document with these stages alone, the plan only if its stage is among them, and a note that says so;
+    the same document where it has no other. Links go across what is left out; its id is another, so that a page with a
+    kernel asks for the whole document."""
     data, kept = document.data, sorted(set(shown))
     if len(kept) == len(data["stages"]):
         return document
@@ -87,7 +88,7 @@ def without_other_stages(document: Document, shown: Sequence[int]) -> Document:
 
 
 def _kept_ancestor(parents: Sequence[int], stage: int, kept: Collection[int]) -> int:
-    """The nearest stage before this one that is kept; -1 if none is."""
+    """Return the nearest stage before this one that is kept; −1 if none is."""
     at = parents[stage]
     while at >= 0 and at not in kept:
         at = parents[at]
@@ -95,7 +96,7 @@ def _kept_ancestor(parents: Sequence[int], stage: int, kept: Collection[int]) ->
 
 
 def _links_across(data: Json, parents: Sequence[int], kept: Sequence[int]) -> Iterator[Json]:
-    """The links from the kept ancestor of each kept stage to it, across the stages between them."""
+    """Return the links from the kept ancestor of each kept stage to it, across the stages between them."""
     known = {(each["a"], each["b"]): each for each in data["links"]}
     counts = [int(stage["nodes"]["count"]) for stage in data["stages"]]
     for stage in kept:
@@ -130,7 +131,7 @@ class _Renaming:
     levels: dict[str, str]
 
     def entity(self, name: str) -> str | None:
-        """An entity where it is now; None if it was left out."""
+        """Return the new name of an entity; None if it was left out."""
         kind, _, numbers = name.partition(":")
         first, _, rest = numbers.partition(".")
         if kind in ("node", "edge", "step", "rule"):
@@ -139,7 +140,7 @@ class _Renaming:
         return name if kind in self.levels else None
 
     def about(self, record: Any) -> Any:
-        """A record with every `about` inside it renamed."""
+        """Return a record with every `about` inside it renamed."""
         if isinstance(record, list):
             return [self.about(each) if isinstance(each, (dict, list)) else each for each in record]
         if not isinstance(record, dict):
@@ -152,7 +153,7 @@ class _Renaming:
 
 
 def _open_view(view: Json | None, renamed: _Renaming) -> Json | None:
-    """Return what is open and selected, as far as it is still there; `diff` names stages by number."""
+    """Return the open panes and the selection, without what was left out; `diff` names stages by number."""
     if view is None:
         return None
     found = {key: value for key, value in view.items() if key not in ("select", "diff")}

@@ -20,7 +20,7 @@ _SHARED = 8  # reads of a value, from which on it is one thing that all read and
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """Nodes that are `count` times the same ops, and the names of these ops."""
+    """A run of nodes that are `count` times the same ops, and the names of these ops."""
 
     nodes: tuple[int, ...]
     count: int
@@ -28,7 +28,7 @@ class Repeat:
 
 
 def repeats(graph: Graph, group: Sequence[int]) -> list[tuple[int, Repeat]]:
-    """Return (group, run) of the runs of equal ops that lie directly in one group; none where few ops are."""
+    """Return (group, run) of the runs of equal ops that lie directly in one group; none where there are few ops."""
     ops = [node for node in graph if node.inputs]
     if len(ops) <= LEAST:
         return []
@@ -71,7 +71,7 @@ def _runs(graph: Graph, nodes: Sequence[Node], users: Sequence[int]) -> Iterator
 
 
 def _least(period: int) -> int:
-    """Return how many periods must equal the one before: the first step of a loop is found afterwards."""
+    """Return how many periods must equal the one before it; the first step of a loop is found afterwards."""
     return _REPEATS - 1 if period <= _PERIOD else _STEPS - 2
 
 
@@ -88,13 +88,13 @@ def _long_periods(same: Sequence[int]) -> list[int]:
 
 
 def _label(ops: Sequence[str]) -> str:
-    """Return `tanh`, `tanh, mul`, `matmul … relu`."""
+    """Return the label of a run: `tanh`, `tanh, mul`, `matmul … relu`."""
     names = ", ".join(dict.fromkeys(ops))
     return names if len(names) <= _LABEL else f"{ops[0]} … {ops[-1]}"
 
 
 def _matches(same: Sequence[int], period: int) -> list[int]:
-    """For each place, how many from there on equal what stands one period later."""
+    """Count for each place how many nodes from there on equal those one period later."""
     found = [0] * (len(same) + 1)
     for i in range(len(same) - period - 1, -1, -1):
         found[i] = found[i + 1] + 1 if same[i] == same[i + period] else 0
@@ -102,7 +102,7 @@ def _matches(same: Sequence[int], period: int) -> list[int]:
 
 
 def _signature(graph: Graph, node: Node, place: dict[int, int], users: Sequence[int]) -> Hashable:
-    """Op, type, attributes, and for each input how far back it stands, which shared value it is, or its type."""
+    """Return a key of a node: op, type, attributes, and for each input its distance, its shared value, or its type."""
     at = place[node.id]
     inputs: list[Hashable] = []
     for i in node.inputs:

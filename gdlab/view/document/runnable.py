@@ -89,7 +89,7 @@ def run_section(study: Study, batches: int, weights: bool, large: bool) -> Json:
 
 
 def _numbered(plan: ExecutionPlan, update: Update) -> tuple[Any, ...]:
-    """The dispatches and buffers, by what each of them is."""
+    """Return what identifies each dispatch (label, operands) and each buffer (name, kind, shape), in order."""
     dispatches = [(d.label, d.reads, d.writes) for d in (*plan.dispatches, *update.dispatches)]
     return dispatches, [(b.name, b.kind, b.shape) for b in (*plan.buffers, *update.buffers)]
 
@@ -99,7 +99,8 @@ def _rule(study: Study) -> Optimizer:
 
 
 def _portable(study: Study, recipe: Recipe) -> tuple[ExecutionPlan, Update]:
-    """Plan and update for every adapter; what not every one runs is refused, naming the dispatch or the tensor."""
+    """Compile plan and update for every adapter; raise, naming the dispatch or tensor, where some adapter could not run
+    them."""
     try:
         plan = study.pipeline.plan(PAGE)
         update = update_of(plan, recipe)
@@ -144,7 +145,7 @@ def _with_private_sums(text: str) -> str:
 
 
 def _seeds(plan: ExecutionPlan) -> list[tuple[int, int]]:
-    """The dispatches that draw random numbers, and the seed of each, which is in its text."""
+    """Return the dispatches that draw random numbers, and the seed of each, which is in its text."""
     found = []
     for k, d in enumerate(plan.dispatches):
         drawn = [plan.graph.nodes[i] for i in d.origin if "seed" in dict(plan.graph.nodes[i].attrs)]
@@ -153,8 +154,8 @@ def _seeds(plan: ExecutionPlan) -> list[tuple[int, int]]:
 
 
 def _update(optimizer: Optimizer) -> Json:
-    """The rule, its numbers, and the scalars of its first step in the order of the scalar buffer; the corrections of
-    step t follow from the betas."""
+    """Return the rule, its numbers, and the scalars of its first step in the order of the scalar buffer; the
+    corrections of step t follow from the betas."""
     row = np.zeros(len(SCALARS) + OWN_SCALARS, np.float32)
     first = scalars(optimizer, 1)
     row[: len(first)] = first
@@ -170,7 +171,7 @@ def _update(optimizer: Optimizer) -> Json:
 
 
 def _follows(optimizer: Optimizer) -> bool:
-    """Whether a page can tell the scalars of any step: those of the first, with other corrections."""
+    """Return whether a page can compute the scalars of any step from those of the first and its own corrections."""
     places = scalar_places((*SCALARS, *RULES[optimizer.rule].scalars))
     first, later = scalars(optimizer, 1), scalars(optimizer, 7)
     kept = [i for name, i in places.items() if name not in _CORRECTIONS and i < len(first)]
@@ -179,7 +180,7 @@ def _follows(optimizer: Optimizer) -> bool:
 
 # data -----------------------------------------------------------------------------------------------------------------
 def _initial(study: Study, plan: ExecutionPlan, weights: bool) -> Json:
-    """The values of all stored parameters: one number, a recipe of uniform numbers, or bytes."""
+    """Return the values of all stored parameters: one number, a recipe of uniform numbers, or bytes."""
     given = _weights(study, weights)
     declared = {n.name: dict(n.attrs).get("init") or "default" for n in study.graph.parameters}
     derived, found = {d.name: d for d in plan.derived_params}, dict[str, Any]()
@@ -196,8 +197,8 @@ def _initial(study: Study, plan: ExecutionPlan, weights: bool) -> Json:
 
 
 def _weights(study: Study, weights: bool) -> dict[str, Array]:
-    """Every parameter by name: as it is now, or as it was before the first step; of a study without a session what it
-    would begin with, initialized with seed 0 where nothing is given."""
+    """Return every parameter by name: as it is now, or as it was before the first step; without a session, the values
+    that one would begin with (seed 0 where none are given)."""
     names = [n.name for n in study.graph.parameters]
     if study.has_session and not study.session.unset_parameters:
         snapshot = None if weights else study.runner.stepper.reset_point.snapshot
@@ -213,7 +214,7 @@ def _weights(study: Study, weights: bool) -> dict[str, Array]:
 
 
 def _joined(derived: Any, given: Mapping[str, Array], shape: Sequence[int]) -> Array:
-    """A parameter that is the storage of several others."""
+    """Return the value of a parameter that is the storage of several others."""
     whole = np.empty(derived.shape, np.float32)
     for source, _ in derived.sources:
         part = derived.part(source, 0)
@@ -222,7 +223,8 @@ def _joined(derived: Any, given: Mapping[str, Array], shape: Sequence[int]) -> A
 
 
 def _recipe(name: str, values: Array, init: str) -> Json:
-    """One number, the uniform numbers of a small seed (exact everywhere: Philox), or the values themselves."""
+    """Return a parameter's values in their shortest form: one number, the uniform numbers of a small seed (exact
+    everywhere: Philox), or the values themselves."""
     flat = np.asarray(values, np.float32).reshape(-1)
     if flat.size and (flat.view(np.uint32) == flat.view(np.uint32)[0]).all() and np.isfinite(flat[0]):
         return {"fill": float(flat[0])}
@@ -231,7 +233,7 @@ def _recipe(name: str, values: Array, init: str) -> Json:
 
 
 def _uniform(name: str, values: Array, init: str) -> Json | None:
-    """The seed, stream and bound of numbers that the declared initializer drew, if it did with a small seed."""
+    """Return the seed, stream and bound of numbers that the declared initializer drew, if it did with a small seed."""
     kind, bound = draw_of(name, values.shape, init)
     if kind != "uniform":
         return None
@@ -249,7 +251,7 @@ def _data(values: Array) -> Json:
 
 
 def _batches(study: Study, plan: ExecutionPlan, count: int) -> tuple[list[dict[str, Array]], str]:
-    """The batches of the first steps, each input as its bytes lie in memory, and what has to be said of them."""
+    """Return the batches of the first steps, each input as its bytes lie in memory, and notes about them."""
     if not plan.input_buffers:
         return [{}], ""
     runner = study.runner if study.has_session else None
@@ -277,7 +279,7 @@ def _text(array: Array) -> str:
 
 
 def _texts(data: Any) -> list[str]:
-    """Every text in a JSON value."""
+    """Return all texts in a JSON value."""
     if isinstance(data, Mapping):
         return list(itertools.chain.from_iterable(map(_texts, data.values())))
     if isinstance(data, list):

@@ -21,8 +21,9 @@ _FIELDS = ("median", "p25", "p75", "predicted")
 
 
 def times_json(session: Session) -> Json:
-    """`dispatch_seconds` of a run, where `capture_profile` has timed the dispatches of a step: seconds per dispatch
-    (median and quartiles over the samples), what the roofline of `machine` predicts, and the verdict in words."""
+    """Return the `dispatch_seconds` of a run, if `capture_profile` has timed the dispatches of a step: seconds per
+    dispatch (median and quartiles over the samples), the prediction of the roofline of `machine`, and the verdict in
+    words."""
     profile = session.last_profile
     if profile is None:
         return {}
@@ -32,8 +33,8 @@ def times_json(session: Session) -> Json:
 
 
 def times_of(document: Document) -> Mapping[str, Any] | None:
-    """The newest measured times: `samples`, `machine`, and a list per dispatch of `median`, `p25`, `p75`, `predicted`
-    (seconds) and `verdict`; None where nothing was measured, or a file without times was asked for."""
+    """Return the newest measured times: `samples`, `machine`, and a list per dispatch of `median`, `p25`, `p75`,
+    `predicted` (seconds) and `verdict`; None where nothing was measured, or a file without times was asked for."""
     for run in reversed(document.data["runs"]):
         times = run.get("dispatch_seconds")
         if isinstance(times, dict) and len(times["median"]) == len(document.plan("dispatches")):
@@ -43,8 +44,8 @@ def times_of(document: Document) -> Mapping[str, Any] | None:
 
 
 def values_json(study: Study) -> tuple[list[Json], int]:
-    """The summaries of what is watched and of what was looked at in the present run, at most 24, the oldest looks left
-    out first; and how many there are."""
+    """Return the summaries of the tensors watched or looked at in the present run, at most 24 (the oldest looks are
+    left out first), and their number."""
     traffic = study.session.traffic
     before = traffic.readbacks, traffic.readback_bytes
     found = study.debug.values_so_far()
@@ -56,7 +57,7 @@ def values_json(study: Study) -> tuple[list[Json], int]:
 
 
 def norm_courses(study: Study, runner: Runner) -> list[tuple[str, str, list[tuple[int, float]]]]:
-    """Name, entity and samples (step, norm) of each parameter whose gradient was sampled in the present run."""
+    """Return name, entity and samples (step, norm) of each parameter whose gradient was sampled in the present run."""
     ids = {node.name: node.id for node in study.graph.parameters}
     found = [(each.name, list(each.samples)) for each in runner.norms.courses]
     return [(name, f"node:0.{ids[name]}" if name in ids else "", rows) for name, rows in found if rows]
@@ -69,7 +70,7 @@ def thinned(rows: Sequence[tuple[int, float]], most: int) -> list[tuple[int, flo
 
 
 def norms_json(study: Study) -> Json:
-    """`gradient_norms` of a run, where a panel looked at it; absent without any."""
+    """Return the `gradient_norms` of a run, if a panel asked for them; absent without any."""
     rows = list[Json]()
     for name, about, samples in norm_courses(study, study.runner):
         steps, norms = zip(*thinned(samples, MOST_NORMS), strict=True)
@@ -78,7 +79,8 @@ def norms_json(study: Study) -> Json:
 
 
 def variants_json(study: Study, keys: Sequence[str]) -> Json:
-    """`variants` of a document, the study itself first; absent without any. `keys`: of its stages, in order."""
+    """Return the `variants` of a document, the study itself first; absent without any. `keys`: of its stages, in order.
+    """
     shown = {f"variant:{name}": variant for name, variant in study.variants.items() if f"variant:{name}" in keys}
     if not shown:
         return {}

@@ -1,4 +1,4 @@
-"""Return the JSON schema of documents and the tables of docs/graphdoc.md, which follow from the records."""
+"""Return the JSON schema of documents and the tables of docs/graphdoc.md, both made from the records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DESCRIPTION = (
 
 
 class Schema:
-    """The definitions of a JSON schema, each made where it is first needed."""
+    """The definitions of a JSON schema, each made when it is first needed."""
 
     def __init__(self) -> None:
         self.defs: Json = {
@@ -93,7 +93,7 @@ class Schema:
         return {"type": "object", "required": required, "properties": {"count": self.of(Count), **columns}}
 
     def column(self, wanted: Any) -> Json:
-        """Return the schema of a column of such values: any of the forms that a column takes."""
+        """Return the schema of a column of such values, in any form that a column takes."""
         made = self._column(wanted)
         return self._define(f"{form_name(wanted)}Column", lambda: made)
 
@@ -176,7 +176,7 @@ def doc_table(name: str) -> str:
 
 
 def _holds(wanted: Any) -> str:
-    """Return a type in the words of the page."""
+    """Describe a type in the words of docs/graphdoc.md."""
     plain = {str: "text", int: "int", JsonNumber: "number", Any: "any", Json: "object"}
     if wanted in plain:
         return plain[wanted]
@@ -199,5 +199,5 @@ def _absent(value: Any) -> str:
 
 
 def with_tables(page: str) -> str:
-    """Return the page with the tables between its marks written anew."""
+    """Return the page with the tables between its marks replaced by those of the records."""
     return MARKED.sub(lambda found: f"<!-- table {found[1]} -->\n{doc_table(found[1])}\n<!-- end -->", page)

@@ -44,11 +44,11 @@ Row = TypeVar("Row")
 
 
 class TableOf(Generic[Row]):
-    """A table of such rows (docs/graphdoc.md)."""
+    """A type: a table of such rows (docs/graphdoc.md)."""
 
 
 class ColumnOf(Generic[Row]):
-    """A column of such values, in any of its forms."""
+    """A type: a column of such values, in any of its forms."""
 
 
 Extent = Annotated[int, limits(minimum=0, maximum=65535)]
@@ -59,7 +59,7 @@ Rows = dict[Annotated[str, limits(pattern=r"^\d+$")], Base64]  # by buffer
 # where a graph was written --------------------------------------------------------------------------------------------
 @form
 class SourceRecord:
-    """A text that lines lie in."""
+    """A text that has lines of the document."""
 
     id: str
     kind: Literal["cell", "file", "generated"]
@@ -250,7 +250,7 @@ class MachineForm:
 
 @form
 class PlanMemory:
-    """Bytes of a whole step; `parts`: what they hold, by name."""
+    """The memory of a whole step in bytes; `parts`: the bytes of each kind of content, by name."""
 
     logical_bytes: int
     physical_bytes: int
@@ -292,7 +292,7 @@ class LinkRows:
 
 @form
 class PackedRows(LinkRows):
-    """The same; row i is row `index[i]` where rows repeat."""
+    """Link rows in a short form; row i is row `index[i]` where rows repeat."""
 
     index: list[Count] = optional()
 
@@ -310,7 +310,7 @@ class LinkSection:
 # runs -----------------------------------------------------------------------------------------------------------------
 @form
 class Times:
-    """Seconds per dispatch; what the roofline of `machine` predicts, and the verdict in words."""
+    """The measured seconds per dispatch, the prediction of the roofline of `machine`, and the verdict in words."""
 
     samples: Positive
     machine: str
@@ -632,21 +632,21 @@ class RunPlan:
 
 @form
 class InitialFill:
-    """The same number everywhere."""
+    """An initial value: the same number everywhere."""
 
     fill: float
 
 
 @form
 class InitialData:
-    """Bytes."""
+    """An initial value: its bytes."""
 
     data: Base64
 
 
 @form
 class Uniform:
-    """± bound times Philox numbers."""
+    """Uniform numbers between ± bound, by Philox."""
 
     seed: Count
     stream: Count
@@ -655,7 +655,7 @@ class Uniform:
 
 @form
 class InitialUniform:
-    """Random numbers, exact in float32."""
+    """An initial value: random numbers, exact in float32."""
 
     uniform: Uniform
 
@@ -715,7 +715,7 @@ CLOSED = (RunSection, RunPlan, InitialFill, InitialData, InitialUniform)  # obje
 # the document ---------------------------------------------------------------------------------------------------------
 @form
 class NoteRecord:
-    """A sentence above the picture."""
+    """A note, one sentence above the picture."""
 
     level: Literal["info", "warning"]
     text: str
@@ -733,7 +733,7 @@ class Bookmark:
 
 @form
 class ViewSection:
-    """The state of the views, and what a person keeps."""
+    """The state of the views, and the settings that a person keeps."""
 
     show: list[str] = optional()
     select: Entity | None = optional()

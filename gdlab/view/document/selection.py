@@ -19,7 +19,7 @@ _OF_PASSES = ("step", "rule")
 
 
 class Selection:
-    """Entities by names that hold in every document of a study (`portable`), and who is told of a change.
+    """Entities by names that hold in every document of a study (`portable`), with listeners for changes.
 
     `kept` is what a person wants to find again, the part of a document's `view` that is no more than that: bookmarks,
     whether the overview and the labels of edges are shown, and the widths of panes.
@@ -32,7 +32,7 @@ class Selection:
         self.keepers: list[Callable[[dict[str, Any]], None]] = []
 
     def set(self, names: Iterable[str]) -> None:
-        """Select these, and nothing else; tells every listener of a change."""
+        """Select these, and nothing else; tell every listener of a change."""
         names = list(dict.fromkeys(names))
         if names != self.names:
             self.names = names
@@ -40,7 +40,8 @@ class Selection:
                 listener(names)
 
     def keep(self, kept: object) -> None:
-        """Keep this, and nothing else; what is no such thing is passed over. Tells every keeper of a change."""
+        """Keep these fields of a view, and nothing else; ill-formed ones are skipped. Tells every keeper of a change.
+        """
         known = kept_of(kept)
         if known != self.kept:
             self.kept = known
@@ -49,7 +50,7 @@ class Selection:
 
 
 def kept_of(view: object) -> dict[str, Any]:
-    """The part of a view that is kept, as far as it is well formed."""
+    """Return the part of a view that is kept, as far as it is well formed."""
     if not isinstance(view, Mapping):
         return {}
     found: dict[str, Any] = {name: view[name] for name in ("map", "labels") if isinstance(view.get(name), bool)}
@@ -61,7 +62,7 @@ def kept_of(view: object) -> dict[str, Any]:
 
 
 def _is_row(name: object, row: object) -> bool:
-    """Return whether this is a row of shares of the width: a name, and a few numbers that are not negative."""
+    """Return whether this is a row of panes and their shares of the width: a name, and a few numbers ≥ 0."""
     if not isinstance(name, str) or not isinstance(row, (list, tuple)) or not 1 < len(row) < 9:
         return False
     return all(isinstance(each, (int, float)) and 0 <= each < 1e6 for each in row) and any(row)
@@ -81,12 +82,13 @@ _selections: WeakKeyDictionary[Study, Selection] = WeakKeyDictionary()
 
 
 def selection_of(study: Study) -> Selection:
-    """The selection that all documents and views of a study share."""
+    """Return the selection that all documents and views of a study share."""
     return _selections.setdefault(study, Selection())
 
 
 def portable(data: Mapping[str, Any], entity: str) -> str:
-    """An entity by the key of its stage or pass, as select.ts says it: a later document may have it elsewhere."""
+    """Return an entity by the key of its stage or pass, as select.ts does, because a later document may number the
+    entity differently."""
     kind, _, place = entity.partition(":")
     first, dot, rest = place.partition(".")
     table = data[_table(kind)]
@@ -97,7 +99,7 @@ def portable(data: Mapping[str, Any], entity: str) -> str:
 
 
 def local(data: Mapping[str, Any], name: str) -> str | None:
-    """The reverse of `portable`; None where this document has no such stage or pass."""
+    """Return the reverse of `portable`; None where this document has no such stage or pass."""
     found = _NAME.fullmatch(name)
     if found is None:
         return name

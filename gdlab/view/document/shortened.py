@@ -1,4 +1,4 @@
-"""Write long lists in forms that say a repetition once, and read them back: `restored(shortened(v)) == v`.
+"""Write long lists in forms that state a repetition once, and read them back: `restored(shortened(v)) == v`.
 
 A shortened list is an object whose key `~` names its form (docs/graphdoc.md). Lists of fewer than `LARGE` values stay.
 """
@@ -24,7 +24,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def shortened(value: Any) -> Any:
-    """A JSON value in which every long list of numbers, texts, lists or records has its shortest form."""
+    """Return a JSON value in which every long list of numbers, texts, lists or records has its shortest form."""
     if isinstance(value, dict):
         return {name: shortened(each) if isinstance(each, _NESTED) else each for name, each in value.items()}
     if not value or not isinstance(value[0], _NESTED):
@@ -57,7 +57,7 @@ def _records(values: Sequence[Json]) -> Any:
 
 
 def _ints(values: Sequence[int]) -> Any:
-    """Integers, or their differences; each as they are, or every run of equal ones once: whichever is the shortest."""
+    """Return integers or their differences, as they are or by runs of equal ones: whichever is the shortest."""
     plain = np.array(values, np.int64)
     changes = np.diff(plain, prepend=0)
     best, least = None, 0.9 * _size(plain)
@@ -80,20 +80,21 @@ _POWERS = 10 ** np.arange(1, 19, dtype=np.int64)
 
 
 def _size(values: Ints) -> int:
-    """The characters of these numbers as JSON, commas included."""
+    """Count the characters of these numbers as JSON, commas included."""
     digits = np.searchsorted(_POWERS, np.abs(values), side="right")
     return int(digits.sum() + np.count_nonzero(values < 0)) + 2 * len(values)
 
 
 # reading -------------------------------------------------------------------------------------------------------------
 def restored(value: Any) -> Any:
-    """The value with every shortened list written out; a ValueError, LookupError or TypeError where it is damaged."""
+    """Return the value with every shortened list written out; raise ValueError, LookupError or TypeError where it is
+    damaged."""
     return _restored(value, _Room())
 
 
 @dataclass(slots=True)
 class _Room:
-    """The values that runs may still become: a few bytes can say any number of them."""
+    """A limit on the number of values that are still to be written out: a few bytes can state any number of them."""
 
     left: int = MOST
 

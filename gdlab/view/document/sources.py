@@ -29,7 +29,7 @@ class Sources:
     of_node: list[tuple[int, ...]] = field(default_factory=list)
 
     def add(self, kind: str, name: str, text: str, first_line: int = 1, language: str = "python") -> int:
-        """Append a source; its index."""
+        """Append a source; return its index."""
         index = len(self.listed)
         self.listed.append(
             {
@@ -44,19 +44,19 @@ class Sources:
         return index
 
     def line(self, source: int, line: int) -> int:
-        """Append a whole line of a source; its row."""
+        """Append a whole line of a source; return its row."""
         self.rows.append((source, line, -1, line, -1, ()))
         return len(self.rows) - 1
 
     def lines(self) -> Json:
-        """The table of lines."""
+        """Return the table of lines."""
         names = ("source", "line", "col", "end_line", "end_col")
         columns = {name: [row[i] for row in self.rows] for i, name in enumerate(names)}
         return {"count": len(self.rows), **columns, "stack": ragged([row[5] for row in self.rows])}
 
 
 def sources_of(graph: Graph, cells: Mapping[str, str]) -> Sources:
-    """The sources of a written graph; a node that no call wrote reaches its line of the graph's own text."""
+    """Return the sources of a written graph; a node that no call made is linked to its line of the graph's own text."""
     found = Sources()
     calls = graph.sources(models=True)
     # id(): the nodes of one call share its places, which are slow to compare; equal ones are told apart by value once
@@ -82,7 +82,7 @@ def _rows(
     place: Callable[[Location], int],
     row_of: dict[tuple[int, tuple[int, ...]], tuple[int, ...]],
 ) -> tuple[int, ...]:
-    """The rows of a call and its callers, innermost first; the same call from another caller is another row."""
+    """Return the rows of a call and its callers, innermost first; the same call from another caller is another row."""
     rows: tuple[int, ...] = ()
     for here in reversed(chain):
         inner = row_of.get((id(here), rows))
@@ -94,7 +94,7 @@ def _rows(
 
 
 def _places(found: Sources, locations: Iterable[Location], cells: Mapping[str, str]) -> Callable[[Location], int]:
-    """Add the sources that these locations stand in; the answer gives the source of each."""
+    """Add the sources that these locations stand in; return the source of each."""
     used: dict[str, set[int]] = {}
     for at in locations:
         used.setdefault(at.file, set()).update(range(at.line, max(at.line, at.end_line) + 1))
@@ -115,7 +115,7 @@ def _part(found: Sources, file: str, first: int, last: int) -> int:
 
 
 def _runs(lines: list[int]) -> list[tuple[int, int]]:
-    """(first, last) of every run of lines that lie near each other."""
+    """Return (first, last) of every run of lines that lie near each other."""
     runs = [(lines[0], lines[0])]
     for line in lines[1:]:
         if line - runs[-1][1] <= _NEAR:
@@ -126,7 +126,7 @@ def _runs(lines: list[int]) -> list[tuple[int, int]]:
 
 
 def cell_name(file: str) -> str:
-    """`Cell 4` of a file name such as `<graph mlp, cell 4>`."""
+    """Return the name of a cell, `Cell 4`, from a file name such as `<graph mlp, cell 4>`."""
     match = _CELL.search(file)
     return f"Cell {match[1]}" if match else "Cell"
 
@@ -134,7 +134,8 @@ def cell_name(file: str) -> str:
 # Python source of rules ----------------------------------------------------------------------------------------------
 @lru_cache(maxsize=1024)
 def function_source(function: Callable[..., Any]) -> Json | None:
-    """`{name, line, text}` of a function as it stands in its file, decorators included; None where there is no file.
+    """Return `{name, line, text}` of a function as it stands in its file, decorators included; None where there is no
+    file.
 
     `inspect` would tokenize the file: this is read on the way to a picture.
     """
@@ -160,7 +161,7 @@ def _indent(line: str) -> int:
 
 
 def _file_name(function: Callable[..., Any], code: CodeType) -> str:
-    """The file as people know it, never with a folder of this machine."""
+    """Return the file's name as people know it, never with a folder of this machine."""
     module = getattr(function, "__module__", "") or ""
     if module.startswith("gdlab.") and not module.startswith("gdlab.<"):
         return module.replace(".", "/") + ".py"

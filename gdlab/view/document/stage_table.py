@@ -45,7 +45,7 @@ class Stage:
 
     @staticmethod
     def forward(key: str, role: Role, title: str, parent: int, graph: Graph, keys: list[str], loss: bool) -> Stage:
-        """A stage that holds no derivative."""
+        """Return a stage that holds no derivative."""
         return Stage(key, role, title, parent, graph, keys, ["forward"] * len(graph), [-1] * len(graph), loss)
 
 
@@ -60,8 +60,8 @@ class AttributeTexts:
 
 @dataclass(slots=True)
 class SharedTables:
-    """The tables that all stages of a document share: the rows of `types`, attributes, and what each kind of node
-    costs.
+    """The tables that all stages of a document share: the rows of `types`, attributes, and the costs of each kind of
+    node.
 
     Types and attributes are known by `id()`: passes hand the objects on, and the graphs of the stages keep them alive.
     """
@@ -73,14 +73,14 @@ class SharedTables:
     hashes: dict[Hashable, str] = field(default_factory=dict)
 
     def types_of(self, graph: Graph) -> list[int]:
-        """The row of every node's type."""
+        """Return the row of every node's type."""
         for key, type in {id(node.type): node.type for node in graph}.items():
             if key not in self.rows:
                 self.rows[key] = self.types.setdefault(type, len(self.types))
         return [self.rows[id(node.type)] for node in graph]
 
     def attrs_of(self, graph: Graph) -> list[AttributeTexts]:
-        """The attributes of every node."""
+        """Return the attributes of every node."""
         for key, attrs in {id(node.attrs): node.attrs for node in graph}.items():
             if key not in self.attrs:
                 text = repr([(k, v.digest if isinstance(v, ConstantData) else v) for k, v in attrs])
@@ -90,8 +90,8 @@ class SharedTables:
     def costs(
         self, graph: Graph, types: Sequence[int], attrs: Sequence[AttributeTexts]
     ) -> list[tuple[int, int, float]]:
-        """(flops, bytes moved, seconds) of every node, whose type is a row of `types`: nodes of one op, attributes and
-        types cost the same."""
+        """Return (flops, bytes moved, seconds) of every node, whose type is a row of `types`: nodes of one op,
+        attributes and types cost the same."""
         kinds = [
             (node.op, own.text, type, *[types[i] for i in node.inputs])
             for node, own, type in zip(graph, attrs, types, strict=True)
@@ -102,7 +102,7 @@ class SharedTables:
         return [self.work[kind] for kind in kinds]
 
     def table(self) -> Json:
-        """The table of types."""
+        """Return the table of types."""
         listed = list(self.types)
         return {
             "count": len(listed),
@@ -114,7 +114,8 @@ class SharedTables:
 
 
 def stage_json(stage: Stage, shared: SharedTables, layouts: dict[str, Json]) -> Json:
-    """The stage as a document holds it; `layouts` keeps the layout by stage key, for the next document of the study."""
+    """Return the stage as a document holds it; `layouts` keeps the layout by stage key, for the next document of the
+    study."""
     graph = stage.graph
     if stage.key not in layouts and len(graph) <= LAID_OUT:
         layouts[stage.key] = auto(drawn(stage)).to_json()
@@ -140,7 +141,7 @@ def drawn(stage: Stage) -> list[Drawn]:
 
 
 def carried_names(before: Stage, images: Sequence[tuple[int, int]], graph: Graph) -> list[str]:
-    """Names after a pass: a node that kept the name of one it came from is called as that one is."""
+    """Return the names after a pass: a node that kept the name of one of its origins is named as that origin is now."""
     names, old = [node.name for node in graph], before.graph
     told: dict[int, str] = {}
     for source, new in images:
@@ -150,7 +151,7 @@ def carried_names(before: Stage, images: Sequence[tuple[int, int]], graph: Graph
 
 
 def labels(stage: Stage) -> list[str]:
-    """The names on boxes and pills: without the path of the module around them."""
+    """Return the names on boxes and pills: without the path of the module around them."""
     return stage.groups.short(stage.names) if stage.groups else stage.names
 
 
@@ -184,13 +185,13 @@ def _nodes(stage: Stage, shared: SharedTables) -> Json:
 
 
 def family(op: str) -> str:
-    """The family of an op; of one that is not registered (any more), the plainest."""
+    """Return the family of an op; of one that is not registered (any more), the plainest."""
     record = REGISTRY.get(op)
     return record.family if record is not None else "elementwise"
 
 
 def flags(stage: Stage) -> list[list[str]]:
-    """The words that say what is special about each node."""
+    """Return the flags of each node, in words."""
     graph = stage.graph
     found: list[list[str]] = [[] for _ in graph]
     saved = bytearray(len(graph))
@@ -222,7 +223,7 @@ def flags(stage: Stage) -> list[list[str]]:
 
 
 def _flags_of(op: str) -> list[str]:
-    """The flags that every node of an op has."""
+    """Return the flags that every node of an op has."""
     record = REGISTRY.get(op)
     return ["fused"] * (record is not None and bool(record.label)) + ["parameter"] * (op == "parameter")
 
@@ -242,7 +243,7 @@ def _outputs(graph: Graph) -> Json:
 
 # attributes and hashes -----------------------------------------------------------------------------------------------
 def attr_json(value: Any) -> Any:
-    """One attribute as canonical JSON; a float in the fewest digits that give the same f32."""
+    """Return one attribute as canonical JSON; a float in the fewest digits that give the same f32."""
     match value:
         case ConstantData():
             return {"constant": value.digest, "text": repr(value)}
@@ -259,7 +260,8 @@ def attr_json(value: Any) -> Any:
 def hashes(
     graph: Graph, types: Sequence[int], attrs: Sequence[AttributeTexts], known: dict[Hashable, str]
 ) -> list[str]:
-    """Equal for nodes of two documents that compute the same: op, attributes, type, hashes of the inputs, leaf name.
+    """Return hashes that are equal for nodes of two documents that compute the same: op, attributes, type, hashes of
+    the inputs, leaf name.
 
     `types` are rows of the types of the document; `known` holds what was worked out before: most nodes of a stage are
     in the one before, too.
@@ -279,13 +281,14 @@ def hashes(
 
 # lanes of what passes made -------------------------------------------------------------------------------------------
 def derivative_lanes(nodes: int, forward: int, adjoint_of: Mapping[int, int]) -> tuple[list[str], list[int]]:
-    """Lane and twin of every node of a differentiated graph whose first `forward` nodes are the forward pass."""
+    """Return lane and twin of every node of a differentiated graph whose first `forward` nodes are the forward pass."""
     lane = ["forward"] * forward + ["adjoint"] * (nodes - forward)
     return lane, [-1] * forward + [adjoint_of.get(i, -1) for i in range(forward, nodes)]
 
 
 def carried_lanes(before: Stage, origin: Mapping[int, Sequence[int]], nodes: int) -> tuple[list[str], list[int]]:
-    """Lane and twin after a rewrite: those of the node that was replaced, the first origin; twins where they went."""
+    """Return lane and twin after a rewrite: those of the replaced node (the first origin), with the twins' new numbers.
+    """
     image: dict[int, int] = {}
     for new in range(nodes):
         for old in origin.get(new, ()):

@@ -1,4 +1,4 @@
-"""The `sweep` section of a document: a row and a curve of each point, and what the plot of all curves shows."""
+"""The `sweep` section of a document: a row and a curve of each point, and the range of the plot of all curves."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _best(points: Sequence[SweepPoint]) -> int:
 
 
 def _left(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
-    """Say how long the rest takes, by what was done so far."""
+    """Say how long the rest of a sweep will take, at the speed so far."""
     if sweep.state != "running":
         return f"took {duration(sweep.seconds)}" if sweep.seconds > 0 else ""
     made = sum(point.steps for point in points if point.engine != "file")
@@ -113,6 +113,6 @@ def _left(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
 
 
 def sweep_lines(data: Json) -> list[str]:
-    """Return state and progress in words."""
+    """Return the state and progress of a sweep in words."""
     parts = [data["fact"], data["left"], f"{whole(100 * data['progress'])} %"]
     return [f"sweep: {data['title']}: {', '.join(part for part in parts if part)}"]

@@ -1,4 +1,4 @@
-"""The tables of a document, a record each: its columns, what they hold, and what an absent value means.
+"""The tables of a document, a record each: its columns, their content, and the meaning of absent values.
 
 From these records follow the defaults of readers in Python (`TABLES`) and in the page, the JSON schema, and the tables
 of docs/graphdoc.md (`python labextension/generate.py` writes them). A new column is a field here and its values where
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def limits(**said: int | str) -> tuple[tuple[str, int | str], ...]:
-    """Return what the JSON schema says of a type besides its kind."""
+    """Return the limits that the JSON schema states for a type, besides its kind."""
     return tuple(said.items())
 
 
@@ -59,14 +59,14 @@ def unread() -> Any:
 
 
 def column(absent: Any, says: str = "", *, page: bool = True, required: bool = False) -> Any:
-    """Return a column: its value where a row has none, its line of documentation, whether the page reads it, and
-    whether every table has it."""
+    """Return a column: its value where a row has none, the value of rows without one, its documentation, whether the
+    page reads it, and whether every table has it."""
     about = {"absent": absent, "says": says, "page": page, "required": required}
     return field(default_factory=lambda: absent, metadata=about)
 
 
 def name_of(field_name: str) -> str:
-    """Return the name of a column in JSON: a word of Python ends in `_` here."""
+    """Return the name of a column in JSON, without the `_` behind a keyword of Python."""
     return field_name.removesuffix("_")
 
 
@@ -261,7 +261,7 @@ class RailRecord:
 
 @table("wires")
 class WireRecord:
-    """The wires of a layout: what is saved for the way back."""
+    """The wires of a layout: values saved for the backward pass."""
 
     a: int = column(-1)
     b: int = column(-1)

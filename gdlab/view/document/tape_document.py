@@ -15,8 +15,8 @@ MOST_READ = 200  # nodes whose values are read back
 
 
 def tape_doc(session: EagerSession, name: str = "tape", cells: Mapping[str, str] | None = None) -> Document:
-    """Return the document of the tape of now; after a backward with that as a derivative, step by step with numbers.
-    `cells`: the text of each cell by its file name."""
+    """Return the document of the tape as it is now; after a backward pass with its derivative, step by step with
+    numbers. `cells`: the text of each cell by its file name."""
     tape = session.tape
     trace = session.backward_trace(MOST_READ)
     graph = tape.copy()

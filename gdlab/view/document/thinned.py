@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 
 def averaged(points: Sequence[tuple[int, float]], most: int) -> list[tuple[int, float]]:
-    """At most `most` points: the mean of each bucket at its last step. Many noisy curves can be told apart so; of a
-    bucket with a number that is not finite that number."""
+    """Return at most `most` points: the mean of each bucket at its last step. Many noisy curves can be told apart so;
+    of a bucket with a number that is not finite that number."""
     size = max(1, -(-len(points) // most))
     buckets = [points[i : i + size] for i in range(0, len(points), size)]
     return [(bucket[-1][0], sum(loss for _, loss in bucket) / len(bucket)) for bucket in buckets]
 
 
 def decimated(points: Sequence[tuple[int, float]], most: int) -> list[tuple[int, float]]:
-    """At most `most` points: the lowest and the highest of each bucket, and the last; order kept."""
+    """Return at most `most` points: the lowest and the highest of each bucket, and the last; order kept."""
     if len(points) <= most:
         return list(points)
     size = -(-2 * len(points) // (most - 2))

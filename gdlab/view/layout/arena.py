@@ -1,4 +1,4 @@
-"""Place the buffers of a plan: what is always there in a column to scale, slots in rows beside it, memory over time.
+"""Place the buffers of a plan: permanent buffers in a column to scale, slots in rows beside it, memory over time.
 
 The same numbers as `labextension/src/layout/slots.ts` and `mountain.ts`, with the kinds of few buffers open.
 """
@@ -23,7 +23,7 @@ Interval = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A buffer that is always there: its part of the column, and the middle of its name (None: it has none)."""
+    """A permanent buffer: its part of the column, and the middle of its name (None: it has none)."""
 
     index: int
     top: float
@@ -33,7 +33,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Stratum:
-    """The buffers of a kind in the column; one alone has no label beside its own."""
+    """The buffers of a kind in the column; a single one has no label for the kind."""
 
     kind: str
     nbytes: int
@@ -78,8 +78,8 @@ def is_pinned(interval: Interval) -> bool:
 
 
 def arrange(intervals: Sequence[Interval], slots: Sequence[Interval]) -> Arrangement:
-    """Choose the largest scale at which the column and the highest slot have room, less where that makes room for all
-    slots; and place everything in it."""
+    """Place column and slots at the largest scale at which the column and the highest slot have room, or a smaller one
+    that makes room for all slots."""
     always = sum(each["padded"] for each in intervals if is_pinned(each))
     sizes = [s["nbytes"] for s in slots if any(not is_pinned(intervals[i]) for i in s["tenants"])]
     largest = max(sizes, default=0)
@@ -95,7 +95,7 @@ def arrange(intervals: Sequence[Interval], slots: Sequence[Interval]) -> Arrange
 
 
 def mountain(intervals: Sequence[Interval], groups: Sequence[Interval], count: int) -> list[Band]:
-    """Return memory over time above what is always there, tensors in the order in which they come to life.
+    """Return memory over time above the permanent buffers, tensors in the order of their first dispatch.
 
     A barrier group runs as one: what lives at one of its `count` dispatches lives at all of them.
     """
@@ -116,7 +116,7 @@ def _end(rows: Sequence[SlotRow]) -> int:
 
 
 def _rows(intervals: Sequence[Interval], slots: Iterable[Interval], unit: float) -> tuple[SlotRow, ...]:
-    """Slots from top to bottom, largest first."""
+    """Place slots from top to bottom, largest first."""
     found = [
         (s, slot, tuple(i for i in slot["tenants"] if not is_pinned(intervals[i]))) for s, slot in enumerate(slots)
     ]
@@ -129,7 +129,7 @@ def _rows(intervals: Sequence[Interval], slots: Iterable[Interval], unit: float)
 
 
 class _Labels:
-    """Labels of one height below each other, each as near to its part as those above it let it."""
+    """Labels of equal height below each other, each as near to its part as the labels above allow."""
 
     def __init__(self) -> None:
         self.free = LABEL / 2
@@ -142,7 +142,7 @@ class _Labels:
 
 
 def _strata(intervals: Sequence[Interval], unit: float) -> tuple[Stratum, ...]:
-    """The column: kinds, largest first, each with its buffers, largest first."""
+    """Return the column: kinds, largest first, each with its buffers, largest first."""
     kinds: dict[str, list[int]] = {}
     for i, each in enumerate(intervals):
         if is_pinned(each):

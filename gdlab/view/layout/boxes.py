@@ -54,7 +54,8 @@ class Cast:
 
 
 def chains_of(nodes: Sequence[Drawn]) -> dict[int, tuple[int, ...]]:
-    """Shape ops between a parameter or constant and what reads it, each with the chain from the leaf to itself."""
+    """Return the shape ops between a parameter or constant and its reader, each with the chain from the leaf to itself.
+    """
     found: dict[int, tuple[int, ...]] = {}
     for i, node in enumerate(nodes):
         if node.op in SHAPE_OPS and len(node.inputs) == 1 and 0 <= node.inputs[0] < i:
@@ -68,7 +69,8 @@ def chains_of(nodes: Sequence[Drawn]) -> dict[int, tuple[int, ...]]:
 
 
 def cast(nodes: Sequence[Drawn], first_lane: Sequence[bool], density: Density = 0) -> Cast:
-    """Leaves become pills, but where an op of the first lane has nothing else to stand under an `input` becomes a box.
+    """Split the nodes into boxes and pills: leaves become pills, but an `input` that an op of the first lane has
+    nothing else to stand below becomes a box.
 
     An op of parameters and constants alone starts a branch by itself: it stands beside its reader, not at the top.
     """
@@ -105,8 +107,8 @@ def _size(
 
 
 def sink(who: Cast, row: dict[int, int], within: Callable[[int], bool]) -> None:
-    """Move boxes down to stand above the first of their readers `within` the lane: what hangs from no input (branches
-    of parameters and constants, and the inputs themselves), and what is read far below only. `row`: in index order."""
+    """Move boxes down to stand above the first of their readers `within` the lane: branches that depend on no input,
+    inputs themselves, and boxes that are read only far below. `row`: in index order."""
     loose: dict[int, bool] = {}  # whether what reads it may be loose, too
     for u in row:
         if all(loose.get(a, False) for a in who.inputs[u]):
@@ -129,7 +131,8 @@ def _check(nodes: Sequence[Drawn], b: int) -> None:
 
 
 def kind_of(nodes: Sequence[Drawn], a: int, b: int, saved: bool = False) -> Kind:
-    """Return what an edge between boxes carries; `saved`: it goes from a forward lane into an adjoint lane."""
+    """Return the kind of an edge between boxes, by the data that it carries; `saved`: it goes from a forward lane into
+    an adjoint lane."""
     if saved and not (nodes[a].leaf and nodes[a].op == "parameter"):
         return "saved"
     return "param" if nodes[a].leaf else "data"
@@ -140,7 +143,7 @@ def kind_of(nodes: Sequence[Drawn], a: int, b: int, saved: bool = False) -> Kind
 
 @dataclass(frozen=True, slots=True)
 class LaneColumn:
-    """The boxes of one lane, placed; `left` is the x of each box without its pills, counted from the column's edge."""
+    """The placed boxes of one lane; `left` is the x of each box without its pills, counted from the column's edge."""
 
     members: list[int]
     edges: list[tuple[int, int]]
@@ -166,7 +169,7 @@ def column(who: Cast, members: list[int], row: Mapping[int, int], quiet: Sequenc
 
 
 def _margin(pills: Sequence[PillSize]) -> int:
-    """The room that pills take left of their op: two to a column, columns 12 apart."""
+    """Return the room that pills take left of their op: two to a column, columns 12 apart."""
     return sum(12 + max(pill.width for pill in pills[i : i + 2]) for i in range(0, len(pills), 2))
 
 
@@ -184,7 +187,7 @@ class Sheet:
 
 
 def sheet(who: Cast) -> Sheet:
-    """An empty sheet for these nodes."""
+    """Return an empty sheet for these nodes."""
     blank = [-1] * len(who.nodes)
     return Sheet(who, blank, blank[:], blank[:], [], [], [])
 
@@ -197,7 +200,7 @@ def finished(
     wires: tuple[Wire, ...] = (),
     lanes: tuple[Lane, ...] = (),
 ) -> Layout:
-    """The layout that the sheet holds; `began`: the clock when it was started, `size`: width and height."""
+    """Return the layout that the sheet holds; `began`: the clock when it was started, `size`: width and height."""
     return Layout(
         engine,
         time.perf_counter() - began,
@@ -237,7 +240,8 @@ def write(page: Sheet, lane: LaneColumn, row: Mapping[int, int], at: int, up: bo
 
 
 def _write_pills(page: Sheet, u: int, beside_edge: bool) -> None:
-    """The pills of one op, right-aligned in columns; one alone is centred, or makes room for an edge from the left."""
+    """Place the pills of one op, right-aligned in columns; a single pill is centred, or makes room for an edge from the
+    left."""
     pills = page.who.pills[u]
     right = page.x[u] - 12
     for i in range(0, len(pills), 2):
@@ -251,7 +255,8 @@ def _write_pills(page: Sheet, u: int, beside_edge: bool) -> None:
 
 
 def _through(page: Sheet, a: int, b: int, way: Sequence[int], up: bool) -> tuple[Point, ...]:
-    """From middle to middle; each row that is crossed gives two points, so that the curve bends in the gaps only."""
+    """Draw an edge from middle to middle; each row that is crossed gives two points, so that the curve bends in the
+    gaps only."""
     step = -1 if up else 1
     near, far = (0, NODE) if up else (NODE, 0)  # where an edge leaves a row, where it comes into the next
     points = [(page.x[a] + page.who.width[a] // 2, page.y[a] + near)]
@@ -262,7 +267,7 @@ def _through(page: Sheet, a: int, b: int, way: Sequence[int], up: bool) -> tuple
 
 
 def _beside(page: Sheet, a: int, b: int, hops: Mapping[tuple[int, int], int]) -> tuple[Point, ...]:
-    """Inside a row: straight from side to side, or in a hop over the boxes between."""
+    """Draw an edge inside a row: straight from side to side, or in a hop over the boxes between."""
     right = page.x[a] + page.who.width[a]
     top = page.y[a]
     if (a, b) not in hops:
@@ -272,7 +277,8 @@ def _beside(page: Sheet, a: int, b: int, hops: Mapping[tuple[int, int], int]) ->
 
 
 def _hops(page: Sheet, lane: LaneColumn, row: Mapping[int, int]) -> dict[tuple[int, int], int]:
-    """The edges inside a row with a box between their ends, each with its level; a line through it would mislead."""
+    """Return the edges inside a row with a box between their ends, each with its level, through which a straight line
+    would mislead."""
     place_in_row = {lane.members[i]: k for boxes in lane.placed.order for k, i in enumerate(boxes)}
     far = [(a, b) for a, b in lane.edges if row[a] == row[b] and place_in_row[b] - place_in_row[a] > 1]
     far.sort(key=lambda edge: (row[edge[0]], page.x[edge[0]], page.x[edge[1]]))
@@ -287,7 +293,8 @@ def _hops(page: Sheet, lane: LaneColumn, row: Mapping[int, int]) -> dict[tuple[i
 
 
 def _rail(page: Sheet, a: int, b: int, track: int, x: int, up: bool) -> Rail:
-    """A long edge bends into the gutter within one gap; a backward one turns round inside it."""
+    """Return the rail of a long edge, which bends into the gutter within one gap; a backward one turns round inside it.
+    """
     forward = (page.row[b] < page.row[a]) == up
     reach = GY if forward else GX
     if up:

@@ -19,7 +19,7 @@ _MARGIN = 8
 
 
 class DotFailure(Exception):
-    """A failure of dot: its reason, in words for a note."""
+    """A failure of dot, with its reason in words for a note."""
 
 
 def dot_seconds() -> float:
@@ -31,7 +31,8 @@ def dot_seconds() -> float:
 
 
 def dot_layout(nodes: Sequence[Drawn]) -> Layout:
-    """Return the layout of Graphviz: every node a box, edges as polylines through the control points; `DotFailure`."""
+    """Return the layout of Graphviz: every node a box, edges as polylines through the control points; raise
+    `DotFailure` where dot fails."""
     began = time.perf_counter()
     if not nodes:
         return auto(nodes)
@@ -58,7 +59,7 @@ def dot_layout(nodes: Sequence[Drawn]) -> Layout:
 
 
 def _source(nodes: Sequence[Drawn]) -> str:
-    """DOT with the sizes of our boxes and no labels: nothing of a label can matter here."""
+    """Return the graph as DOT, with the sizes of our boxes and without labels, so that no label needs quoting."""
     lines = ["digraph {", 'node [shape=box, fixedsize=true, label=""];']
     lines += [f"{i} [width={node_width(n) / 72}, height={NODE / 72}];" for i, n in enumerate(nodes)]
     lines += [f"{a} -> {b};" for b, n in enumerate(nodes) for a in dict.fromkeys(n.inputs)]

@@ -39,7 +39,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Pill:
-    """A leaf beside the op that reads it; an echo repeats an earlier pill of the same with its name alone.
+    """A leaf beside the op that reads it; an echo repeats an earlier pill of the same leaf by its name alone.
 
     `via`: the shape ops between the leaf and the reader, in order; the pill stands for the last of them.
     """
@@ -128,7 +128,7 @@ class Layout:
     h: tuple[int, ...] = ()  # heights of boxes, where rows hold several lines of numbers
 
     def to_json(self) -> dict[str, Any]:
-        """The columnar form that a document stores; all integers but `seconds`."""
+        """Return the columnar form that a document stores; all integers but `seconds`."""
         return {
             "engine": self.engine,
             "engine_version": ENGINE_VERSION,
@@ -179,12 +179,12 @@ def _ragged(lines: Sequence[tuple[Point, ...]]) -> dict[str, Any]:
 
 
 def cut(text: str, limit: int) -> str:
-    """The text, or its beginning and `…`: at most `limit` code points."""
+    """Return the text, or its beginning and `…`: at most `limit` code points."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def headline(node: Drawn, short: Short = cut) -> tuple[str, str]:
-    """The first line of a box as drawn: its op and its name; of a leaf, its name (or op) alone."""
+    """Return the first line of a box as drawn: its op and its name; for a leaf only its name (or op)."""
     if node.leaf or not node.name:
         return short((node.leaf and node.name) or node.op, LINE_CUT), ""
     if len(node.op) + 4 > LINE_CUT and len(node.op) + 2 + len(node.name) > LINE_CUT:
@@ -193,7 +193,7 @@ def headline(node: Drawn, short: Short = cut) -> tuple[str, str]:
 
 
 def node_width(node: Drawn, density: Density = 0) -> int:
-    """The width of a box: a multiple of 8, from the longer of its lines."""
+    """Return the width of a box: a multiple of 8, from the longer of its lines."""
     op, name = headline(node)
     if node.lines:
         count = max(len(op) + 2 + len(name) if name else len(op), *map(len, node.lines))
@@ -205,7 +205,7 @@ def node_width(node: Drawn, density: Density = 0) -> int:
 
 
 def pill_label(node: Drawn, density: Density = 0, short: Short = cut) -> str:
-    """The name on a pill as drawn; a leaf without a name shows its op."""
+    """Return the name on a pill as drawn; a leaf without a name shows its op."""
     name = node.name or node.op
     return short(name, PILL_CUT) if density < 3 else initials(name)
 
@@ -214,7 +214,8 @@ _NUMBER = re.compile(r"[0-9]{0,2}\Z")  # at the end of a part
 
 
 def initials(name: str) -> str:
-    """A few letters for a name: `u_p` for `up_proj`, `e.w` for `model.embed_tokens.weight`, `tar…` for `target`.
+    """Abbreviate a name to a few letters: `u_p` for `up_proj`, `e.w` for `model.embed_tokens.weight`, `tar…` for
+    `target`.
 
     Names of one word keep their first letters, others the first letter of each of their last parts and the number at
     its end: `e.f1` and `e.f2` for `encoder.fc1` and `encoder.fc2`."""
@@ -236,5 +237,5 @@ def pill_tail(type: str, via: bool, echo: bool, density: Density = 0) -> str:
 
 
 def pill_width(label: str, tail: str) -> int:
-    """The width of a pill with this text: a multiple of 8."""
+    """Return the width of a pill with this text: a multiple of 8."""
     return (7 * len(label) + (64 * len(tail) // 10 + 26 if tail else 20) + 7) // 8 * 8

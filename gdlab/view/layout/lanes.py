@@ -1,4 +1,4 @@
-"""Lanes layout: forward, adjoint, … side by side on common rows, so that the way back mirrors the way there."""
+"""Lanes layout: forward, adjoint, … side by side on common rows, so that the backward pass mirrors the forward pass."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Wiring:
 
 
 def lanes(nodes: Sequence[Drawn], density: Density = 0) -> Layout:
-    """Lay a differentiated graph out: an adjoint stands on the row of its op, what it reads of it comes by wire."""
+    """Lay a differentiated graph out: an adjoint stands on the row of its op, and reads forward values by wires."""
     began = time.perf_counter()
     number = _numbers(nodes)
     who = cast(nodes, [n == 1 for n in number], density)
@@ -55,8 +55,8 @@ def lanes(nodes: Sequence[Drawn], density: Density = 0) -> Layout:
 
 
 def _numbers(nodes: Sequence[Drawn]) -> list[int]:
-    """The lane of every op: the one it names, or the next of its kind such that no edge goes left; what may be a pill
-    has 0."""
+    """Return the lane of every op: the one that the op names, or the next of its kind such that no edge goes left; 0
+    for possible pills."""
     pills = chains_of(nodes)
     of_name: dict[str, int] = {}
     for u, node in enumerate(nodes):
@@ -78,7 +78,7 @@ _LAST = 1 << 30  # the optimizer's lane, until the last one is known
 
 
 def _number(lane: str, u: int) -> int:
-    """forward 1, adjoint 2, forward2 3, adjoint2 4, …"""
+    """Return the number of a lane: forward 1, adjoint 2, forward2 3, adjoint2 4, …"""
     if lane == "optimizer":
         return _LAST
     for word, offset in (("forward", 1), ("adjoint", 0)):
@@ -96,7 +96,7 @@ def _title(number: int, last: bool) -> str:
 
 
 def _rows(who: Cast, number: Sequence[int]) -> dict[int, int]:
-    """Lane 1 by longest path; every other box on the row of its twin, or next to what it reads."""
+    """Return the row of each box: in lane 1 by longest path, in others the row of its twin, or next to its operands."""
     row: dict[int, int] = {}
     boxes = [u for u, is_box in enumerate(who.box) if is_box]
     for u in boxes:
@@ -139,7 +139,7 @@ def _folded(who: Cast, number: Sequence[int], row: dict[int, int]) -> dict[int, 
 
 
 def _column(who: Cast, number: Sequence[int], lane: int, row: dict[int, int], count: int) -> LaneColumn:
-    """One lane, placed; an even one with its rows counted from the bottom, because its edges run upwards."""
+    """Place the boxes of one lane; an even lane counts its rows from the bottom, because its edges run upwards."""
     members = [u for u in row if number[u] == lane]
     placed_on = row if lane % 2 else {u: count - 1 - row[u] for u in members}
     quiet = [lane > 1 and not readers for readers in who.readers]
@@ -168,7 +168,7 @@ def _wiring(who: Cast, number: Sequence[int], row: dict[int, int], columns: dict
 def _write(
     page: Sheet, columns: dict[int, LaneColumn], row: dict[int, int], count: int, wiring: _Wiring
 ) -> tuple[tuple[Lane, ...], int]:
-    """The lanes from left to right, each after its gutter; their tints and the right edge of the last."""
+    """Write the lanes from left to right, each after its gutter; return their tints and the right edge of the last."""
     tints: list[Lane] = []
     right = 0  # of the last tint
     for number, lane in columns.items():
@@ -185,7 +185,7 @@ def _write(
 
 
 def _wires(page: Sheet, number: Sequence[int], wiring: _Wiring, edge: dict[int, int]) -> tuple[Wire, ...]:
-    """The polylines between lanes, in the gaps below rows; `edge`: x of each tint's right edge."""
+    """Draw the polylines between lanes, in the gaps below rows; `edge`: x of each tint's right edge."""
     wires = []
     for a, b in wiring.edges:
         offset = WIRE_PITCH * wiring.place[a]

@@ -26,13 +26,14 @@ def layered(nodes: Sequence[Drawn], density: Density = 0) -> Layout:
 
 
 def auto(nodes: Sequence[Drawn], density: Density = 0) -> Layout:
-    """Lanes for a differentiated graph, layered for any other."""
+    """Lay a differentiated graph out in lanes, any other in layers."""
     lay = lanes if any(node.lane.startswith("adjoint") for node in nodes) else layered
     return lay(nodes, density)
 
 
 def _rows(who: Cast) -> dict[int, int]:
-    """The longest path to each box; what is not needed so early then moves down, next to the first of its users."""
+    """Return the row of each box, by longest path; a box that is not needed so early moves down next to its first user.
+    """
     row: dict[int, int] = {}
     for u, inputs in enumerate(who.inputs):
         if who.box[u]:

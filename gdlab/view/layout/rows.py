@@ -38,7 +38,8 @@ class _Units:
 
 
 def tracks(spans: Sequence[tuple[int, int]], limit: int) -> list[int]:
-    """The track of each (top row, bottom row): the first that is free again; when all but one are busy, the last."""
+    """Return the track of each (top row, bottom row): the first that is free there; when all but one are busy, the
+    last."""
     order = sorted(range(len(spans)), key=lambda i: (spans[i][0], spans[i][1], i))
     ends: list[int] = []
     result = [0] * len(spans)
@@ -59,7 +60,7 @@ def place(
     edges: Sequence[tuple[int, int]],
     quiet: Sequence[bool],
 ) -> PlacedRow:
-    """x for boxes of these widths on these rows; `anchors` are the offsets at which edges meet them."""
+    """Return x for boxes of these widths on these rows; `anchors` are the offsets at which edges meet them."""
     units, ways, rails = _units(widths, anchors, rows, edges, quiet)
     _order(units)
     _spread(units)
@@ -106,7 +107,7 @@ def _units(
 
 
 def _depths(rows: Sequence[int], edges: Sequence[tuple[int, int]], quiet: Sequence[bool]) -> list[int]:
-    """The longest chain of edges inside its row that ends in each box; boxes come in topological order."""
+    """Return the longest chain of edges inside its row that ends in each box; boxes come in topological order."""
     depth = [0] * len(rows)
     for a, b in edges:  # in the order of b, so a is final
         if rows[a] == rows[b]:
@@ -126,7 +127,7 @@ def _heads(rows: Sequence[int], edges: Sequence[tuple[int, int]], units: int) ->
 
 
 def _dummies(units: _Units, a: int, b: int) -> list[int]:
-    """Join a with b, through one dummy per row between them; the dummies."""
+    """Join a with b through one dummy per row between them; return the dummies."""
     made = []
     last = a
     for row in range(units.row[a] + 1, units.row[b]):
@@ -147,7 +148,7 @@ def _dummies(units: _Units, a: int, b: int) -> list[int]:
 
 
 def _order(units: _Units) -> None:
-    """Four sweeps, down, up, down, up: each row sorted by depth, then by the middle of its neighbours."""
+    """Order each row by depth, then by the middle of its neighbours, in four sweeps: down, up, down, up."""
     at = [0] * len(units.width)
     for row in units.rows:
         for i, u in enumerate(row):
@@ -163,7 +164,7 @@ def _order(units: _Units) -> None:
 
 
 def _middle(values: list[int]) -> int:
-    """The sum of the two middle values; of an odd number, twice the middle one."""
+    """Return the sum of the two middle values; of an odd number, twice the middle one."""
     count = len(values)
     if count == 1:
         return 2 * values[0]
@@ -172,7 +173,7 @@ def _middle(values: list[int]) -> int:
 
 
 def _spread(units: _Units) -> None:
-    """Four passes, down, up, down, up: each box towards its neighbours, as far as its row has room."""
+    """Move each box towards its neighbours, as far as its row has room, in four passes: down, up, down, up."""
     units.x = [0] * len(units.width)
     for row in units.rows:
         left = -(sum(units.width[u] + GX for u in row) // 2)
@@ -218,7 +219,7 @@ def _want(units: _Units, u: int, near: list[int]) -> int:
 
 
 def _settle(units: _Units, row: list[int], wants: list[int] | None) -> None:
-    """The middle between packing from the left and packing from the right: neither overlaps, so it does not."""
+    """Place a row at the middle between packing from the left and from the right; as neither overlaps, it does not."""
     if wants is None:
         return
     x, width = units.x, units.width
@@ -238,7 +239,7 @@ def _settle(units: _Units, row: list[int], wants: list[int] | None) -> None:
 
 
 def _straighten(units: _Units) -> None:
-    """Downwards: what has one neighbour above, nearly straight, goes exactly below it where there is room."""
+    """Move each box that is nearly below its only upper neighbour exactly below it, where there is room."""
     x, anchor, width = units.x, units.anchor, units.width
     for row in units.rows:
         for i, u in enumerate(row):

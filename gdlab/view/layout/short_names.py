@@ -53,7 +53,7 @@ class ShortNames:
 
 
 def _shortened(name: str, limit: int) -> str:
-    """Return the last parts of a path; of another name its beginning and its end."""
+    """Return the last parts of a path; for another name its beginning and its end."""
     if not any(mark in name for mark in _PATH):
         half = limit // 2
         return name[:half] + _MORE + name[len(name) - max(0, limit - half - 1) :]
@@ -63,7 +63,7 @@ def _shortened(name: str, limit: int) -> str:
 
 
 def _long_part(name: str, room: int) -> str:
-    """Return the beginning of the part in which the last `room` letters begin, and the last part: of
+    """Return the last part of a path, behind the beginning of the part that has to be cut: of
     `post_attention_layernorm.weight` `post_attention….weight`. Empty where whole parts leave half of the room."""
     marks = [i for i, letter in enumerate(name) if letter in _PATH]
     inside = next((i for i in marks if i >= len(name) - room), len(name))
@@ -91,8 +91,8 @@ def _same_ends(group: Sequence[str]) -> tuple[int, int]:
 
 
 def _apart(name: str, same: int, tail: int, limit: int) -> Iterator[str]:
-    """Yield texts of a name with the part in which it differs from others of its group, and as much of its end as
-    there is room for; then its last letters."""
+    """Yield texts of a name with the part in which it differs from others of its group, and as much of its end as fits;
+    then its last letters."""
     start, stop = _begin(name, same), len(name) - tail
     while stop < len(name) and name[stop] not in _PARTS:
         stop += 1
@@ -108,7 +108,7 @@ def _apart(name: str, same: int, tail: int, limit: int) -> Iterator[str]:
 
 
 def _begin(name: str, at: int) -> int:
-    """Return where the part begins that reaches to a place of a name."""
+    """Return the start of the part that contains a place of a name."""
     while at > 0 and name[at - 1] not in _PARTS:
         at -= 1
     return at

@@ -20,8 +20,8 @@ def extra_room(layout: Layout, nodes: Sequence[Drawn]) -> list[int]:
 
 
 def stretched(layout: Layout, extra: Sequence[int]) -> Layout:
-    """Return the layout with row r taller by extra[r]: what is in a row keeps its distance from the row's top, what is
-    in the gap below it from its foot."""
+    """Return the layout with row r taller by extra[r]; points in a row keep their distance from its top, points in the
+    gap below it from its foot."""
     if not any(extra):
         return layout
     before = list(accumulate(extra, initial=0))

@@ -12,7 +12,7 @@ _SPACE = "\u00a0"  # SVG draws several plain spaces as one
 
 
 def value_lines(text: str) -> list[str]:
-    """Return the lines of a value as a document tells it (`array_words`). Of more than two axes the last two are
+    """Return the lines of a value as a document has it (`array_words`). Of more than two axes the last two are
     matrices, one below the other; a column is a vector with ᵀ; range and mean are words."""
     if not text.startswith("["):
         return _wrapped(text.split(", "))
@@ -36,7 +36,7 @@ def gradient_lines(text: str) -> list[str]:
 
 
 def _wrapped(pieces: Sequence[str]) -> list[str]:
-    """Pieces joined by `, `, as many to a line as it takes."""
+    """Join pieces by `, `, as many on each line as fit."""
     lines: list[str] = []
     for piece in pieces:
         if lines and len(lines[-1]) + 2 + len(piece) <= WORDS_CUT:
@@ -47,7 +47,7 @@ def _wrapped(pieces: Sequence[str]) -> list[str]:
 
 
 def _vector(cells: Sequence[str], sign: str) -> list[str]:
-    """A vector on one line, or on several with as many elements each, below each other."""
+    """Return a vector on one line, or on several with as many elements each, below each other."""
     plain = f"[{', '.join(cells)}]{sign}"
     if len(plain) <= ELEMENTS_CUT:
         return [plain]
@@ -59,7 +59,7 @@ def _vector(cells: Sequence[str], sign: str) -> list[str]:
 
 
 def _matrix(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows of a matrix below each other, its columns too, in tall brackets."""
+    """Return the rows of a matrix below each other, its columns too, in tall brackets."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     ends = [("⎡", "⎤"), *[("⎢", "⎥")] * (len(rows) - 2), ("⎣", "⎦")]
     return [

@@ -1,4 +1,4 @@
-"""Draw the arena as static SVG: a column to scale of what is always there, reusable slots and memory over time."""
+"""Draw the arena as static SVG: permanent buffers as a column to scale, reusable slots, and memory over time."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _shape(arena: _Arena, family: str, x: float, y: float, width: float, height:
 
 # what is always there -------------------------------------------------------------------------------------------------
 def _stratum(arena: _Arena, stratum: Stratum, one_by_one: bool) -> list[str]:
-    """The buffers of a kind with their sum; of too many one part stands for all."""
+    """Draw the buffers of a kind with their sum; where they are too many, as one part."""
     name, segments = KINDS.get(stratum.kind, stratum.kind), stratum.segments
     parts = []
     if one_by_one:
@@ -168,13 +168,14 @@ def _tenant(arena: _Arena, i: int, row: SlotRow) -> str:
 
 
 def _label_at(arena: _Arena, left: float, width: float, long: float) -> float:
-    """Beside the line of the peak, never under it, where there is room."""
+    """Place the label beside the line of the peak where there is room, never under it."""
     peak = (_peak_at(arena) or -1000.0) + 6
     return peak if left + 8 < peak < left + 20 + long and peak + long < left + width else left + 8
 
 
 def _memory_over_time(arena: _Arena, bands: list[Band], one_by_one: bool) -> list[str]:
-    """Live bytes per dispatch, tensor upon tensor, above what is always there; of too many the outline alone."""
+    """Draw the live bytes per dispatch, tensor upon tensor, above the permanent buffers; where they are too many, the
+    outline alone."""
     tops = [0] * arena.count
     for band in bands:
         for k, under in enumerate(band.below, band.start):
@@ -200,7 +201,8 @@ def _memory_over_time(arena: _Arena, bands: list[Band], one_by_one: bool) -> lis
 
 
 def _outline(arena: _Arena, band: Band, foot: int, high: float) -> str:
-    """A step wherever what lies under the tensor changes: over it to the right, under it back."""
+    """Return the outline of a tensor, with a step wherever the bytes under it change: over it to the right, under it
+    back."""
     over, under = list[str](), list[str]()
     end = band.start
     for below, same in groupby(band.below):
@@ -213,7 +215,7 @@ def _outline(arena: _Arena, band: Band, foot: int, high: float) -> str:
 
 # around it ------------------------------------------------------------------------------------------------------------
 def _bands(arena: _Arena, bottom: int) -> list[str]:
-    """Every second barrier group has a ground of its own."""
+    """Draw a ground behind every second barrier group."""
     parts = []
     for group in list(arena.document.plan("groups"))[1::2]:
         left, right = arena.x(group["start"]), arena.x(group["stop"])
@@ -230,7 +232,7 @@ def _axis(arena: _Arena, y: int) -> list[str]:
 
 
 def _peak(arena: _Arena, bottom: int) -> list[str]:
-    """A dashed line where most is alive."""
+    """Draw a dashed line where most bytes are alive."""
     x, colour, top = _peak_at(arena), arena.ink.error, arena.top - _TOP + 4
     if x is None:
         return []
@@ -244,7 +246,7 @@ def _peak(arena: _Arena, bottom: int) -> list[str]:
 
 
 def _peak_at(arena: _Arena) -> float | None:
-    """The middle of the group at which most is alive."""
+    """Return the x of the middle of the group with the most live bytes."""
     number, groups = arena.document.data["plan"]["memory"]["peak_group"], arena.document.plan("groups")
     if not 0 <= number < len(groups):
         return None

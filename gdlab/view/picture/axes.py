@@ -14,7 +14,7 @@ LEFT, RIGHT, TOP, BOTTOM = 58, 14, 14, 26
 
 @dataclass(frozen=True, slots=True)
 class PixelAxis:
-    """Numbers from low to high on a line from `start` to `stop` pixels; `log`: by their logarithm."""
+    """A line from `start` to `stop` pixels for numbers from low to high; `log`: by their logarithm."""
 
     low: float
     high: float
@@ -32,8 +32,8 @@ class PixelAxis:
         return math.log10(max(value, 1e-300)) if self.log else value
 
     def ticks(self, most: int) -> list[float]:
-        """Return round numbers between the ends: 1, 2, 2.5 or 5 times a power of ten apart; powers of ten of a
-        logarithm."""
+        """Return round numbers between the ends: 1, 2, 2.5 or 5 times a power of ten apart; on a logarithmic axis
+        powers of ten."""
         if self.log:
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
             apart = max(1, -(-(last - first) // most))

@@ -37,7 +37,7 @@ _BAR = "M6 0A6 6 0 0 0 0 6V{foot}A6 6 0 0 0 6 {end}A3 6 0 0 1 3 {foot}V6A3 6 0 0
 
 @dataclass(frozen=True, slots=True)
 class NodeStyle:
-    """The look of a node beside its texts, and the entity that it stands for."""
+    """The look of a node besides its texts, and the entity that it stands for."""
 
     family: str
     fused: bool
@@ -63,7 +63,7 @@ class Scene:
 
 
 def plain(text: str) -> str:
-    """Text for an SVG element or attribute: nothing in it is markup, and control characters are visible."""
+    """Escape a text for an SVG element or attribute; control characters become visible."""
     return text.translate(_SHOWN)
 
 
@@ -77,7 +77,8 @@ _SHOWN: dict[int, str] = {
 
 
 def text(content: str, at: str, width: float, attributes: str = "") -> str:
-    """A text element; letters that are not one column wide are squeezed, right-to-left ones kept among themselves."""
+    """Return a text element; letters that are not one column wide are squeezed, right-to-left ones isolated from the
+    text around."""
     if not content.isascii():
         if any(unicodedata.east_asian_width(c) in "WF" for c in content):
             attributes += f' textLength="{width:g}" lengthAdjust="spacingAndGlyphs"'
@@ -90,7 +91,7 @@ _RIGHT_TO_LEFT = frozenset(("R", "AL", "AN", "RLE", "RLO", "RLI", "LRE", "LRO", 
 
 
 def spoken(nodes: Sequence[Drawn], users: int, i: int, style: NodeStyle) -> str:
-    """The accessible name of a node: `matmul h, f32 32 by 128, 2 inputs, 3 users, lane forward`."""
+    """Return the accessible name of a node: `matmul h, f32 32 by 128, 2 inputs, 3 users, lane forward`."""
     node = nodes[i]
     parts = [f"{cut(node.op, 200)} {cut(node.name, 200)}".rstrip(), _spoken_type(node.type)]
     if not node.leaf:
@@ -110,7 +111,7 @@ def _spoken_type(text: str) -> str:
 
 
 def smooth(points: Sequence[Point]) -> str:
-    """A curve through the points, vertical at each of them."""
+    """Return a curve through the points, vertical at each of them."""
     (x, y), *rest = points
     parts = [f"M{x} {y}"]
     for to_x, to_y in rest:
@@ -121,7 +122,7 @@ def smooth(points: Sequence[Point]) -> str:
 
 
 def square(points: Sequence[Point]) -> str:
-    """Horizontal and vertical lines through the points, with round corners."""
+    """Return horizontal and vertical lines through the points, with round corners."""
     corners = [points[0]]
     for i in range(1, len(points)):
         if points[i] != corners[-1]:
@@ -134,7 +135,7 @@ def square(points: Sequence[Point]) -> str:
 
 
 def _towards(corner: Point, end: Point) -> tuple[float, float]:
-    """The point where the rounding of a corner begins: CORNER away, or halfway to a near end."""
+    """Return the point where the rounding of a corner begins: CORNER away, or halfway to a near end."""
     dx, dy = end[0] - corner[0], end[1] - corner[1]
     length = abs(dx) + abs(dy)
     part = min(CORNER, length / 2) / length
@@ -142,12 +143,12 @@ def _towards(corner: Point, end: Point) -> tuple[float, float]:
 
 
 def edge_path(edge: Edge) -> str:
-    """An edge of a column."""
+    """Return the path data of an edge of a column."""
     return square(edge.points) if edge.points[0][1] == edge.points[-1][1] else smooth(edge.points)
 
 
 def rail_path(layout: Layout, rail: Rail) -> str:
-    """A rail with its joins: a smooth one forward, square corners where it turns back."""
+    """Return the path data of a rail with its joins: a smooth one forward, square corners where it turns back."""
     (x0, y0), (x1, y1) = rail_ends(layout, rail)
     if (rail.y1 > rail.y0) == (rail.y0 > y0):
         return smooth(((x0, y0), (rail.x, rail.y0), (rail.x, rail.y1), (x1, y1)))
@@ -171,7 +172,7 @@ def rail_ends(layout: Layout, rail: Rail) -> tuple[Point, Point]:
 
 
 def lane_parts(scene: Scene) -> Iterable[str]:
-    """The tinted columns with their titles."""
+    """Draw the tinted columns with their titles."""
     for lane in scene.layout.lanes:
         yield (
             f'<rect x="{lane.x}" y="{-TINT_ABOVE}" width="{lane.width}" '
@@ -188,7 +189,7 @@ def _tint(lane: Lane) -> str:
 
 
 def edge_parts(scene: Scene) -> Iterable[str]:
-    """Edges and rails between boxes that are drawn; backward rails and the edges of adjoints have arrow heads."""
+    """Draw the edges and rails between drawn boxes; backward rails and the edges of adjoints have arrow heads."""
     layout, edge_ink = scene.layout, INK[scene.theme].edge
     heads = []
     yield f'<g fill="none" stroke="{edge_ink}" stroke-width="1.3">'
@@ -209,7 +210,7 @@ def edge_parts(scene: Scene) -> Iterable[str]:
 
 
 def _head(before: Point, end: Point) -> str:
-    """The arrow head of an edge: flat for one along a row, else upright."""
+    """Return the arrow head of an edge: flat for one along a row, else upright."""
     (x0, y0), (x1, y1) = before, end
     if y0 == y1:
         return f"M{x1} {y1}l{-6 if x0 < x1 else 6} -3.5v7Z"
@@ -221,7 +222,8 @@ def _adjoint(layout: Layout, i: int) -> bool:
 
 
 def _line(scene: Scene, a: int, b: int) -> str:
-    """The attributes of an edge: its entity, and dots for what is no data; an input's edge is the data spine's head."""
+    """Return the attributes of an edge: its entity, and dots where it carries no data; the edge of an input is the head
+    of the data spine."""
     nodes = scene.nodes
     reader = scene.style[b].entity.removeprefix("node:")
     dots = ' stroke-dasharray="1.5 2.5"' if kind_of(nodes, a, b) == "param" and nodes[a].op != "input" else ""
@@ -229,7 +231,8 @@ def _line(scene: Scene, a: int, b: int) -> str:
 
 
 def wire_parts(scene: Scene) -> Iterable[str]:
-    """Wires between lanes, one path per source, so that what they share is drawn once; many nodes: marks."""
+    """Draw the wires between lanes, one path per source, so that shared parts are drawn once; in large pictures as
+    marks."""
     ink = INK[scene.theme]
     wires = [wire for wire in scene.layout.wires if wire.a in scene.shown and wire.b in scene.shown]
     marks = wires_are_marks(scene)
@@ -270,7 +273,7 @@ def _wire_lines(wires: Sequence[Wire], marks: bool) -> list[str]:
 
 
 def pill_parts(scene: Scene, users: Sequence[int]) -> Iterable[str]:
-    """Leaves beside their readers, each with a short dotted edge."""
+    """Draw the leaves beside their readers, each with a short dotted edge."""
     ink, layout = INK[scene.theme], scene.layout
     pills = [pill for pill in layout.pills if pill.reader in scene.shown and pill.node in scene.shown]
     if pills:
@@ -280,7 +283,8 @@ def pill_parts(scene: Scene, users: Sequence[int]) -> Iterable[str]:
 
 
 def _pill_line(layout: Layout, pill: Pill) -> str:
-    """From a pill to its reader; from an outer column through the gap between the pills of the inner one."""
+    """Return the path data from a pill to its reader; from an outer column through the gap between the pills of the
+    inner one."""
     right, middle = pill.x + pill.w, pill.y + PILL // 2
     end = layout.x[pill.reader]
     gap = layout.y[pill.reader] + NODE // 2
@@ -309,12 +313,13 @@ def _pill(scene: Scene, pill: Pill, users: int) -> str:
 
 
 def _pill_title(scene: Scene, pill: Pill, users: int) -> str:
-    """`parameter b0, f32 256, 1 user, lane forward; broadcast_to, f32 32 by 256, 1 input, 1 user, lane forward`."""
+    """Return the accessible name of a pill: `parameter b0, f32 256, 1 user, lane forward; broadcast_to, f32 32 by 256,
+    1 input, 1 user, lane forward`."""
     return "; ".join(spoken(scene.nodes, users, i, scene.style[i]) for i in (pill.leaf, *pill.via))
 
 
 def node_parts(scene: Scene, users: Sequence[int]) -> Iterable[str]:
-    """The boxes, in index order."""
+    """Draw the boxes, in index order."""
     layout = scene.layout
     for i in range(len(scene.nodes)):
         if i in scene.shown and layout.row[i] >= 0:
@@ -326,7 +331,8 @@ def node_parts(scene: Scene, users: Sequence[int]) -> Iterable[str]:
 
 
 def _frame(scene: Scene, i: int) -> Iterable[str]:
-    """The shape: round ends for a leaf, a bar at the left of an op, two borders if fused, a thick one for outputs."""
+    """Draw the shape of a box: round ends for a leaf, a bar at the left of an op, two borders if fused, a thick one for
+    outputs."""
     style, w, leaf = scene.style[i], scene.layout.w[i], scene.nodes[i].leaf
     height = height_of(scene.layout, i)
     family = family_ink(style.family, scene.theme)
@@ -343,7 +349,7 @@ def _frame(scene: Scene, i: int) -> Iterable[str]:
 
 
 def _lines(scene: Scene, i: int) -> Iterable[str]:
-    """Its texts: op, name at the right, type, and the letter of its family."""
+    """Draw the texts of a box: op, name at the right, type, and the letter of its family."""
     node, w = scene.nodes[i], scene.layout.w[i]
     ink, family = INK[scene.theme], family_ink(scene.style[i].family, scene.theme)
     op, name = headline(node, scene.short)

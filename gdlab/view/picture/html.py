@@ -1,4 +1,5 @@
-"""One HTML file with the front end and a document inside: works from disk and from an e-mail, without a network."""
+"""Write one HTML file with the front end and a document inside; it works from disk and from an e-mail, without a
+network."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ _UNSAFE = re.compile("[<>&\u2028\u2029]")
 
 @reading
 def page(document: Document, module: str | None = None) -> str:
-    """The whole file. `module`: the text of a front-end module, else both parts of the one that is built."""
+    """Return the whole HTML file of a document. `module`: the text of a front-end module, else both parts of the one
+    that is built."""
     parts = [module] if module is not None else [_built("gdlab.js"), _built("later.js")]
     script = _script(*parts, *([_built("engine.js")] if document.data.get("run") else []))
     packed = base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()
@@ -66,12 +68,13 @@ def _built(name: str) -> str:
 
 
 def json_text(document: Document) -> str:
-    """The document as JSON that no label in it can end: it holds no letter that means something to HTML."""
+    """Return the document as JSON that is safe inside HTML: no label can end the script element."""
     return _UNSAFE.sub(lambda found: _SAFE[found[0]], document.json().decode("utf-8"))
 
 
 def _script(module: str, *others: str) -> str:
-    """The module, its other parts, then a call of the module's `mount`: inline, as a page on disk may not import."""
+    """Return the module, its other parts, then a call of the module's `mount`: inline, as a page on disk may not
+    import."""
     found = _EXPORTS.search(module)
     names = dict(_pair(part) for part in found[1].split(",") if part.strip()) if found else {}
     if found is None or "mount" not in names:
@@ -82,6 +85,6 @@ def _script(module: str, *others: str) -> str:
 
 
 def _pair(part: str) -> tuple[str, str]:
-    """(exported name, local name) of one part of an export list."""
+    """Return (exported name, local name) of one part of an export list."""
     local, _, exported = part.strip().partition(" as ")
     return (exported or local).strip(), local.strip()

@@ -1,5 +1,5 @@
 """The picture of a recorded list: before and after each pass, groups as columns, ranges of memory as the arena draws
-them, conflicts as arrows, moves between the stages, and below them why no node stands further in front."""
+them, conflicts as arrows, moves between the stages, and below them the reasons why no node stands further in front."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _numbers = itertools.count(1)
 
 
 class AllocationRow(NamedTuple):
-    """An allocation: the height that its bytes take, and where it begins in a stage."""
+    """The row of an allocation: the height of its bytes, and its y in a stage."""
 
     memory: int
     label: str
@@ -36,7 +36,7 @@ class AllocationRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Hold the rows of allocations and the measures that all stages share, and count the nodes that fit."""
+    """The rows of allocations and the measures that all stages share, and the number of nodes that fit."""
 
     rows: Mapping[int, AllocationRow]
     height: int
@@ -113,7 +113,7 @@ def _frame(report: Report) -> Frame:
 
 
 def _edges(stage: ListStage, frame: Frame) -> list[tuple[float, float]]:
-    """Return left and right edge of every node that is shown."""
+    """Return the left and right edge of every shown node."""
     count, width = min(frame.nodes, len(stage.names)), frame.width
     edges, x = list[tuple[float, float]](), float(LEFT)
     for group in stage.groups:

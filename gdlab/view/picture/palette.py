@@ -16,7 +16,7 @@ Theme = Literal["light", "dark"]
 
 @dataclass(frozen=True, slots=True)
 class Ink:
-    """The colours of one theme that mean the same everywhere."""
+    """The colours of one theme, each with one meaning everywhere."""
 
     bg: str
     bg2: str
@@ -104,7 +104,7 @@ class FamilyInk:
 
 @cache
 def family_ink(family: str, theme: Theme) -> FamilyInk:
-    """The colours of a family's nodes on the canvas of a theme."""
+    """Return the colours of a family's nodes on the canvas of a theme."""
     known = FAMILIES[family]
     full = oklch(LIGHTNESS[theme], known.chroma, known.hue)
     bg = INK[theme].bg
@@ -113,12 +113,13 @@ def family_ink(family: str, theme: Theme) -> FamilyInk:
 
 @cache
 def lane_tint(lane: str, theme: Theme) -> str:
-    """The column behind a lane: `forward`, `adjoint` or `optimizer`."""
+    """Return the colour of the column behind a lane: `forward`, `adjoint` or `optimizer`."""
     return mix(family_ink(LANE_FAMILY[lane], theme).full, INK[theme].bg, LANE_TINT)
 
 
 def oklch(lightness: float, chroma: float, hue: float) -> str:
-    """The sRGB hex value of an OKLCH colour; its chroma is lowered to what sRGB has at that lightness and hue."""
+    """Return the sRGB hex value of an OKLCH colour; its chroma is lowered to the most that sRGB has at that lightness
+    and hue."""
     if _fits(_linear(*_oklab(lightness, chroma, hue))):
         return _hex(_linear(*_oklab(lightness, chroma, hue)))
     low, high = 0.0, chroma
@@ -129,7 +130,7 @@ def oklch(lightness: float, chroma: float, hue: float) -> str:
 
 
 def mix(colour: str, ground: str, share: float) -> str:
-    """`share` of a colour in a ground, mixed in OKLab like CSS `color-mix(in oklab, …)`."""
+    """Mix `share` of a colour with a ground, in OKLab like CSS `color-mix(in oklab, …)`."""
     a, b = _lab(colour), _lab(ground)
     return _hex(_linear(*(share * x + (1 - share) * y for x, y in zip(a, b, strict=True))))
 
@@ -140,7 +141,7 @@ def _oklab(lightness: float, chroma: float, hue: float) -> tuple[float, float, f
 
 
 def _linear(lightness: float, a: float, b: float) -> tuple[float, float, float]:
-    """OKLab to linear sRGB."""
+    """Convert OKLab to linear sRGB."""
     long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3
     mid = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3
     short = (lightness - 0.0894841775 * a - 1.2914855480 * b) ** 3
@@ -152,7 +153,7 @@ def _linear(lightness: float, a: float, b: float) -> tuple[float, float, float]:
 
 
 def _lab(colour: str) -> tuple[float, float, float]:
-    """A hex colour in OKLab."""
+    """Return a hex colour in OKLab."""
     r, g, b = _channels(colour)
     long = math.cbrt(0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b)
     mid = math.cbrt(0.2119034982 * r + 0.6806995451 * g + 0.1073969566 * b)
@@ -165,7 +166,7 @@ def _lab(colour: str) -> tuple[float, float, float]:
 
 
 def _channels(colour: str) -> tuple[float, float, float]:
-    """A hex colour in linear sRGB."""
+    """Return a hex colour in linear sRGB."""
     r, g, b = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     return _decode(r), _decode(g), _decode(b)
 

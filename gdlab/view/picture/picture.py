@@ -1,4 +1,4 @@
-"""The static picture of a document: `picture(doc, "opt")` is one SVG text, drawn from what the document says alone."""
+"""The static picture of a document: `picture(doc, "opt")` is one SVG text, drawn from the document alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OF_PLAN = ("plan", "arena", "kernels", "session")
 
 
 def picture(document: Document, show: str = "opt", theme: Theme = "light") -> str:
-    """The picture of a view: before | after, the lanes of the derivative, or dispatches with their buffers."""
+    """Return the picture of a view: before | after, the lanes of the derivative, or dispatches with their buffers."""
     with document.reading():
         if show == "sweep" and "sweep" in document.data:
             return sweep_picture(document, theme)
@@ -56,8 +56,8 @@ def _pane_stages(document: Document, show: str) -> list[int]:
 
 
 def shown_stages(document: Document, show: str) -> list[int]:
-    """Return the stages that a view is about: those it draws side by side, or the one it draws and what that was made
-    from; of the plan, the graph as written and the stage that was compiled."""
+    """Return the stages of a view: those that it draws side by side, or the one that it draws and its source; for the
+    plan, the graph as written and the compiled stage."""
     plan = document.data.get("plan")
     stages = [0, plan["stage"]] if show in _OF_PLAN and plan else _pane_stages(document, show)
     if len(stages) == 1 and document.data["stages"][stages[0]]["parent"] >= 0:
@@ -66,7 +66,7 @@ def shown_stages(document: Document, show: str) -> list[int]:
 
 
 def pane(document: Document, stage: int) -> Pane:
-    """One stage with its header, ready for `svg_panes`."""
+    """Return a stage with its header, ready for `svg_panes`."""
     raw = document.data["stages"][stage]
     nodes, looks = drawn(document, stage), styles(document, stage)
     fact = plural(len(nodes), "node")
@@ -110,8 +110,8 @@ def styles(document: Document, stage: int) -> list[NodeStyle]:
 
 # a part of a stage ---------------------------------------------------------------------------------------------------
 def around(document: Document, stage: int, entity: str, radius: int) -> list[int]:
-    """Return the nodes of a stage within `radius` edges of what lights up there with `entity`, in order; what may be a
-    pill comes along with every op that is kept. Empty where nothing of the stage lights up."""
+    """Return the nodes of a stage within `radius` edges of those linked to `entity`, in order; possible pills come
+    along with each op that is kept. Empty where nothing of the stage lights up."""
     chains = chains_of(drawn(document, stage))
     inputs = document.nodes(stage).column("inputs")
     readers: list[list[int]] = [[] for _ in inputs]

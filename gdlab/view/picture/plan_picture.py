@@ -23,7 +23,7 @@ _COLUMNS = (("#", 40, True), ("dispatch", 54, False), ("phase", 560, False), ("g
 
 
 def plan_picture(document: Document, theme: Theme = "light") -> str:
-    """Dispatches and arena as one SVG."""
+    """Return dispatches and arena as one SVG."""
     prefix = re.sub(r"[^\w.-]", "-", f"gd-{document.id}-plan")
     ink, data = INK[theme], document.data
     table = list(_table(document, theme))
@@ -118,7 +118,7 @@ def _cell(value: str, at: int, right: bool, y: int) -> str:
 
 # the arena -----------------------------------------------------------------------------------------------------------
 def _arena(document: Document, theme: Theme, top: int) -> tuple[list[str], int]:
-    """The drawing and where it ends."""
+    """Return the drawing of the arena and the y of its end."""
     memory = document.data["plan"]["memory"]
     fact = f"{nbytes(memory['physical_bytes'])} in device memory for {nbytes(memory['logical_bytes'])} of values; "
     fact += "left what is always there, right what has a lifetime, in one scale"

@@ -1,4 +1,4 @@
-"""The graph built so far and the op that was refused, in red: what a `%%graph` cell shows beside its error line."""
+"""The graph built so far and the op that was refused, in red: a `%%graph` cell shows it beside its error line."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _FILL = 0.12
 
 
 def refused_operands(error: BaseException) -> tuple[Value, ...]:
-    """Return the operands of the refused op, where the error knows it and all of it is of one graph."""
+    """Return the operands of the refused op, if the error knows it and all of them are of one graph."""
     operands = getattr(error, "operands", ())
     return operands if operands and all(v.graph is operands[0].graph for v in operands) else ()
 
 
 def refused_picture(error: GdlabError, theme: Theme = "light") -> str:
-    """SVG of the graph of the refused operands, with the op that refused them; types stand on every node."""
+    """Return the SVG of the graph of the refused operands, with the op that refused them; types stand on every node."""
     operands = refused_operands(error)
     graph: Graph = operands[0].graph
     nodes = [Drawn(n.op, n.name, str(n.type), n.inputs, not n.inputs) for n in graph]
@@ -43,7 +43,7 @@ def refused_picture(error: GdlabError, theme: Theme = "light") -> str:
 
 
 def refused_text(error: GdlabError) -> str:
-    """The same as text: the nodes so far, then the refused call."""
+    """Return the refused picture as text: the nodes so far, then the refused call."""
     operands = refused_operands(error)
     lines = [line for line in str(operands[0].graph).split("\n") if line.startswith("%")]
     given = ", ".join(f"%{v.id}: {v.type}" for v in operands)
@@ -51,7 +51,7 @@ def refused_text(error: GdlabError) -> str:
 
 
 def _reddened(svg: str, theme: Theme) -> str:
-    """The group of the refused op in the colour of errors."""
+    """Return the group of the refused op in the colour of errors."""
     begin = svg.index(f'data-entity="{_ENTITY}"')
     end = svg.index("</g>", begin)
     usual, ink = family_ink(_FAMILY, theme), INK[theme]

@@ -42,7 +42,7 @@ Pane = tuple[str, str, Sequence[Drawn], Layout, Sequence[NodeStyle]]  # header, 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A scene with the rectangle that it fills and what must be said below it."""
+    """A scene with the rectangle that it fills and the line of text below it."""
 
     scene: Scene
     left: int
@@ -70,12 +70,12 @@ def svg(
     prefix: str,
     theme: Theme = "light",
 ) -> str:
-    """One graph; beyond 300 nodes or 300 KB its first rows, and a last line that says so."""
+    """Return one graph as SVG; beyond 300 nodes or 300 KB its first rows, and a last line that says so."""
     return _fitting([("", "", nodes, layout, style)], title, desc, prefix, theme)
 
 
 def svg_panes(panes: Sequence[Pane], *, title: str, desc: str, prefix: str, theme: Theme = "light") -> str:
-    """Graphs side by side at one scale, each below its header and a muted fact."""
+    """Return graphs side by side at one scale as SVG, each below its header and a muted fact."""
     return _fitting(panes, title, desc, prefix, theme)
 
 
@@ -174,7 +174,7 @@ def _view(nodes: Sequence[Drawn], layout: Layout, style: Sequence[NodeStyle], th
 
 
 def _shown(layout: Layout, most: int) -> frozenset[int]:
-    """The first boxes, row by row, with the leaves beside them: at most so many nodes."""
+    """Return the first boxes, row by row, with the leaves beside them: at most so many nodes."""
     beside: dict[int, list[int]] = {}
     for pill in layout.pills:
         beside.setdefault(pill.reader, []).extend((pill.leaf, *pill.via))
@@ -189,7 +189,7 @@ def _shown(layout: Layout, most: int) -> frozenset[int]:
 
 
 def _extent(scene: Scene) -> list[int]:
-    """Every x at which something ends."""
+    """Return all x at which a part of the scene ends."""
     layout, shown = scene.layout, scene.shown
     xs = [x for i in shown if layout.row[i] >= 0 for x in (layout.x[i], layout.x[i] + layout.w[i])]
     xs += [pill.x for pill in layout.pills if pill.reader in shown and pill.node in shown]

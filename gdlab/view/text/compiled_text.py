@@ -1,4 +1,4 @@
-"""Compiled graphs as text: inputs, outputs, extent and arena, and what was counted."""
+"""Compiled graphs as text: inputs, outputs, extent and arena, and its counters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Lines = Iterator[str]
 
 
 def edge(document: Document) -> Lines:
-    """Tell where inputs come from and outputs go; nothing of a document of anything else."""
+    """Tell where inputs come from and outputs go; nothing for the document of another thing."""
     compiled = document.data.get("compiled")
     if compiled:
         yield f"compiled graph {document.data['title']}: {plural(compiled['epoch'], 'run')}"

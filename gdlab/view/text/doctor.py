@@ -39,7 +39,7 @@ _PACKAGES: tuple[tuple[str, bool, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class DoctorRow:
-    """One thing: what it is, what was found, and, unless all is well, what to do."""
+    """A row of the table: what is checked, what was found, and, unless all is well, what to do."""
 
     name: str
     found: str
@@ -48,12 +48,12 @@ class DoctorRow:
 
 
 def doctor_rows() -> list[DoctorRow]:
-    """Every row of the table."""
+    """Return all rows of the table."""
     return [row for part in (_python, _packages, _adapters, _device, _dot, _front_end, _threads) for row in part()]
 
 
 def doctor_text(rows: Sequence[DoctorRow] | None = None) -> str:
-    """The table (of this machine as it is now, or of given rows); each bad row says what to do."""
+    """Return the table (of this machine as it is now, or of given rows); each bad row says what to do."""
     marks = {"ok": "ok", "note": "–", "bad": "BAD"}
     rows = doctor_rows() if rows is None else rows
     table = grid(("", "", ""), [(marks[row.level], row.name, row.found) for row in rows], indent="")

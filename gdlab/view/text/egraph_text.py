@@ -1,4 +1,5 @@
-"""The growth of an e-graph as text: what every iteration added by which rule, what became one, and what was chosen."""
+"""The growth of an e-graph as text: the nodes that every iteration added by each rule, the classes it merged, and the
+nodes that were chosen."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ Names = Mapping[str, tuple[str, str]]  # class -> entity, what people call it
 
 
 def egraph(document: Document) -> Lines:
-    """Every optimize pass: its iterations, and its classes at the end."""
+    """Yield the iterations of each optimize pass, and its classes at the end."""
     for p, one in enumerate(document.data["passes"]):
         if one["role"] != "optimize":
             continue
@@ -35,7 +36,7 @@ def egraph(document: Document) -> Lines:
 
 
 def not_recorded(nodes: int) -> str:
-    """Say why a pass has no deltas, and what to type."""
+    """Say why a pass has no deltas, and how to record them."""
     return (
         f"how its e-graph grew was not recorded ({plural(nodes, 'node')}; up to {RECORDED} it is by itself): "
         "%%graph NAME --egraph records it, and so does Study(graph, egraph=True)"
@@ -43,7 +44,7 @@ def not_recorded(nodes: int) -> str:
 
 
 def summary(one: Mapping[str, Any]) -> str:
-    """One line: iterations, classes, e-nodes, leaves."""
+    """Sum a pass up in one line: iterations, classes, e-nodes, leaves."""
     nodes, count = grown(one), one["classes"]["count"]
     held = len({node.cls for node in nodes})
     leaves = count - held
@@ -54,7 +55,7 @@ def summary(one: Mapping[str, Any]) -> str:
 
 
 def _names(document: Document, one: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Those of the end; a class that became another one had its own node until then."""
+    """Return the names of all classes as at the end; a class that was merged keeps the name of its own node."""
     names, count = class_names(document, one), len(document.nodes(one["from"]))
     for delta in reversed(one["deltas"]):
         for new, old in delta["merged"]:
@@ -82,7 +83,7 @@ def _iteration(one: Mapping[str, Any], k: int, delta: Json, names: Names) -> Lin
 
 
 def call(node: ENode, names: Names) -> str:
-    """An e-node as a call: its classes by what people call them."""
+    """Return an e-node as a call: with the names that people read for its classes."""
     attrs = [f"{name}={_attr(value)}" for name, value in sorted(node.attrs.items())]
     return f"{node.op}({', '.join([*(names[c][1] for c in node.children), *attrs])})"
 
@@ -94,7 +95,7 @@ def _attr(value: Any) -> str:
 
 
 def _choice(document: Document, one: Mapping[str, Any], names: Names) -> Lines:
-    """Every class that is not a leaf with its ways; a star on what was chosen."""
+    """Return each class that is not a leaf with its e-nodes; a star marks the chosen one."""
     report, nodes = one["report"], grown(one)
     why = report["stop_reason"] + (f" ({report['stop_detail']})" if report["stop_detail"] else "")
     chosen = Counter(node.cls for node in nodes if node.chosen).total()

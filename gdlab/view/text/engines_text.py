@@ -12,7 +12,7 @@ from gdlab.view.document.document import Document
 
 def allreduce_rows(made: Json, timed: bool) -> list[tuple[int, tuple[str, ...]]]:
     """Return each bucket of the reduction as a row of the table of dispatches, with the dispatch that it stands before;
-    with its times where the others have theirs."""
+    with its times if the others have theirs."""
     found = list[tuple[int, tuple[str, ...]]]()
     for each in made["buckets"]:
         label = each["label"].partition(",")[0]
@@ -24,7 +24,7 @@ def allreduce_rows(made: Json, timed: bool) -> list[tuple[int, tuple[str, ...]]]
 
 
 def allreduce_lines(document: Document) -> Iterator[str]:
-    """Yield what is known of the reduction: bytes, predicted and measured time, and what the prediction is made of."""
+    """Yield lines about the reduction: bytes, predicted and measured time, and the figures behind the prediction."""
     made = document.data.get("allreduce")
     if not made:
         return
@@ -35,7 +35,7 @@ def allreduce_lines(document: Document) -> Iterator[str]:
 
 
 def engine_lines(run: Json) -> Iterator[str]:
-    """Yield the table of a run's engines, who is late, and the engines that were lost."""
+    """Yield the table of a run's engines, the late ones, and the engines that were lost."""
     data = run.get("engines")
     if not data:
         return

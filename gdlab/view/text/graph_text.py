@@ -19,7 +19,7 @@ Lines = Iterator[str]
 
 # graphs --------------------------------------------------------------------------------------------------------------
 def node_rows(document: Document, stage: int) -> list[Json]:
-    """The nodes of a stage as people read them."""
+    """Return the nodes of a stage as people read them."""
     nodes, types = document.nodes(stage), document.types.column("text")
     rows = []
     for i, node in enumerate(nodes):
@@ -80,7 +80,7 @@ def written(document: Document) -> Lines:
 
 
 def _sources(document: Document) -> Lines:
-    """The calls of the source, each with its line of text."""
+    """Return the calls of the source, each with its line of text."""
     sources = document.data["sources"]
     for s, source in enumerate(sources):
         yield f"source {s}, {source['name'] or source['kind']}"
@@ -105,7 +105,7 @@ def before_after(document: Document) -> Lines:
 
 
 def comparison(document: Document) -> Lines:
-    """The table of the variants, as `Study.compare` has it."""
+    """Return the table of the variants, as `Study.compare` has it."""
     rows = document.data.get("variants") or []
     if rows:
         yield "what if:"
@@ -185,7 +185,7 @@ def rewrites(document: Document) -> Lines:
 
 
 def _mathematics(rules: Sequence[tuple[str, str]]) -> Lines:
-    """The line of mathematics of each rule, below the word for them."""
+    """Return the line of mathematics of each rule, below a heading."""
     stated = [(name, line) for name, line in rules if line]
     yield from ["mathematics:", *grid(("", ""), stated)] if stated else ()
 

@@ -31,12 +31,12 @@ _FEW = 6  # dispatches that are named where there may be thousands
 
 
 def dispatch_head(document: Document) -> tuple[str, ...]:
-    """The columns of `dispatch_rows`: three more where the dispatches were timed."""
+    """Return the columns of `dispatch_rows`: three more where the dispatches were timed."""
     return (*_HEAD, *_TIMED) if times_of(document) else _HEAD
 
 
 def dispatch_rows(document: Document) -> list[tuple[str, ...]]:
-    """The dispatches as people read them."""
+    """Return the dispatches as people read them."""
     names, times = _interval_names(document), times_of(document)
     rows = [
         (f"dispatch:{k}", whole(d["group"]), d["phase"], d["label"], f"kernel:{d['kernel']}",
@@ -93,7 +93,7 @@ def plan_table(document: Document) -> Lines:
 
 
 def _totals(dispatches: Table, times: Mapping[str, Any] | None) -> Lines:
-    """Sums per phase, family and kernel that more than one dispatch runs, and of all."""
+    """Return sums per phase, per family, per kernel of several dispatches, and of all."""
     sums: dict[str, list[float]] = {}
     for k, d in enumerate(dispatches):
         seconds = times["median"][k] if times else 0.0
@@ -114,8 +114,7 @@ def _total(sums: Sequence[float]) -> tuple[str, ...]:
 
 
 def _apart(document: Document) -> Lines:
-    """Tell why these are two dispatches and not one: the fusions that the plan did not make, each at every dispatch of
-    its node."""
+    """List the fusions that the plan did not make, each at every dispatch of its node."""
     compiled = next((one for one in document.data["passes"] if one["role"] == "compile"), None)
     if not compiled or not compiled["report"]["missed"]:
         return
@@ -126,7 +125,7 @@ def _apart(document: Document) -> Lines:
 
 
 def _readers(document: Document) -> Mapping[int, Sequence[str]]:
-    """The ops that read each node of the compiled stage."""
+    """Return the ops that read each node of the compiled stage."""
     found: dict[int, list[str]] = {}
     for node in document.nodes(document.data["plan"]["stage"]):
         for i in node["inputs"]:
@@ -150,7 +149,7 @@ _IT = re.compile(r"\bit\b")
 
 
 def _with_dispatches(document: Document, detail: str) -> str:
-    """The ids of nodes in a refusal as the dispatches that compute them."""
+    """Replace the ids of nodes in a refusal by the dispatches that compute them."""
 
     def dispatch(found: re.Match[str]) -> str:
         lit = document.select(f"node:{document.data['plan']['stage']}.{found[1]}")
@@ -161,7 +160,8 @@ def _with_dispatches(document: Document, detail: str) -> str:
 
 
 def widths_of(document: Document) -> tuple[str, list[float]]:
-    """Return what is known best of the dispatches, and it: seconds measured, seconds predicted, or bytes moved."""
+    """Return the best known measure of the dispatches, its name and values: seconds measured, seconds predicted, or
+    bytes moved."""
     times, machine = times_of(document), document.data["plan"].get("machine")
     if times:
         return "measured", list(times["median"])
@@ -227,7 +227,7 @@ _BAR = 24  # characters, of the peak
 
 
 def _over_time(document: Document) -> Lines:
-    """Memory over time: what lives in each barrier group above what is always there."""
+    """Draw memory over time: the live bytes of each barrier group above the permanent ones."""
     always, live = live_bytes(document)
     yield f"  always there {nbytes(always)}; in use, group by group:"
     most = max(live, default=0) or 1
@@ -251,20 +251,20 @@ def _users(document: Document) -> tuple[dict[int, list[int]], dict[int, list[int
 
 
 def few(numbers: Sequence[int]) -> str:
-    """The first numbers, and how many more there are."""
+    """Write the first numbers, and how many more there are."""
     more = len(numbers) - _FEW
     return ", ".join(map(str, numbers[:_FEW])) + (f" and {more} more" if more > 0 else "")
 
 
 def reuse_words(memory: Json) -> str:
-    """`reuse saves 75.4 KB: without it 243 KB`."""
+    """Say how much reuse saves: `reuse saves 75.4 KB: without it 243 KB`."""
     without = memory["logical_bytes"] + memory["padding_bytes"]
     return f"reuse saves {nbytes(without - memory['physical_bytes'])}: without it {nbytes(without)}"
 
 
 def at_peak(document: Document) -> list[int]:
-    """The intervals that are in memory at the peak, largest first: pinned ones, the state of the optimizer among them,
-    and those alive in its group."""
+    """Return the intervals that are in memory at the peak, largest first: pinned ones, the state of the optimizer among
+    them, and those alive in its group."""
     peak = document.data["plan"]["memory"]["peak_group"]
     rows = list(document.plan("intervals"))
     alive = [
@@ -275,7 +275,7 @@ def at_peak(document: Document) -> list[int]:
 
 
 def _peak_rows(document: Document) -> Lines:
-    """Return what is alive at the peak, with the node and the source line of each."""
+    """Return the buffers alive at the peak, with the node and the source line of each."""
     plan, rows = document.data["plan"], list(document.plan("intervals"))
     found = at_peak(document)
     yield f"  at the peak, in group {plan['memory']['peak_group']}: {plural(len(found), 'buffer')}"
@@ -288,7 +288,7 @@ def _peak_rows(document: Document) -> Lines:
 
 
 def own_lines(document: Document, entity: str) -> list[int]:
-    """The lines that an entity came from, without those that only called the others."""
+    """Return the lines that an entity came from, without those that only called the others."""
     lit = sorted(int(e.removeprefix("line:")) for e in document.select(entity) if e.startswith("line:"))
     callers = {caller for line in lit for caller in document.lines[line]["stack"]}
     return [line for line in lit if line not in callers]
@@ -329,7 +329,8 @@ _PARTS = {"where": "finds its place", "loop": "loops", "work": "computes", "meet
 
 
 def _picture(kernel: Json) -> Lines:
-    """The picture of a kernel in words: what a workgroup has of the result, which lines do what, and why so."""
+    """Return the picture of a kernel in words: the part of the result of a workgroup, the parts of its lines, and the
+    reasons."""
     covers = kernel["covers"]
     if not covers:
         return
@@ -358,7 +359,7 @@ def _picture(kernel: Json) -> Lines:
 
 
 def _nodes_of_lines(document: Document) -> dict[tuple[int, int], str]:
-    """The nodes that each WGSL line computes, by (kernel, line)."""
+    """Return the nodes that each WGSL line computes, by (kernel, line)."""
     levels, found = document.provenance.levels, {}
     for each in document.data["links"]:
         if each["b"] == "wgsl" and each["a"].startswith("node:"):
@@ -400,7 +401,7 @@ def _loss(value: float | str) -> str:
 
 
 def _norms(run: Json) -> Lines:
-    """The norms of gradients as sparklines; each line begins with its parameter."""
+    """Return the norms of gradients as sparklines; each line begins with its parameter."""
     rows = run.get("gradient_norms") or ()
     if rows:
         yield "  norm of each parameter's gradient, sampled during the run:"
@@ -415,8 +416,8 @@ def _norms(run: Json) -> Lines:
 
 
 def _sparkline(norms: Sequence[float]) -> tuple[str, str]:
-    """The bars of norms, and what is to be said of their scale: logarithmic where a straight one would show the
-    beginning alone."""
+    """Return the bars of norms, and a note on their scale: logarithmic where a straight one would show the beginning
+    alone."""
     known = [norm for norm in norms if math.isfinite(norm)]
     if known and min(known) > 0 and max(known) > _WIDE * min(known):
         return bars([math.log(norm) if math.isfinite(norm) else norm for norm in norms]), ", logarithmic"
@@ -424,7 +425,7 @@ def _sparkline(norms: Sequence[float]) -> tuple[str, str]:
 
 
 def _values(run: Json) -> Lines:
-    """The values of a run in numbers, bars and characters; each line begins with what it is about."""
+    """Return the values of a run in numbers, bars and characters; each line begins with its entity."""
     for value in run.get("values") or ():
         summary, about = Summary.from_json(value), value["about"]
         plane = f", slice {value['slice']}" if value["slice"] else ""

@@ -1,4 +1,4 @@
-"""Every view as text: `twin(doc, "plan")` says in lines what the picture shows; the command line and files print it."""
+"""Every view as text: `twin(doc, "plan")` has the picture's content in lines; the command line and files print it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Lines = Iterator[str]
 
 @reading
 def twin(document: Document, view: str = "opt", at: str | None = None) -> str:
-    """The text of a view. `at`: an entity; the view says only what concerns it."""
+    """Return the text of a view. `at`: an entity; the view says only what concerns it."""
     if view not in VIEWS:
         raise unknown_name("explain", "view", view, VIEWS)
     if view == "links" and at is not None:
@@ -30,7 +30,7 @@ def twin(document: Document, view: str = "opt", at: str | None = None) -> str:
 
 
 def everything(document: Document) -> str:
-    """All views, one after the other."""
+    """Return all views, one after the other."""
     parts = [str(document), *bookmarks(document), ""]
     for view in ("graph", "opt", "rewrites", "egraph", "grad", "plan", "arena", "kernels", "session"):
         parts += [f"== {view} ==", twin(document, view)]
@@ -41,7 +41,7 @@ def everything(document: Document) -> str:
 
 @reading
 def markdown(document: Document) -> str:
-    """The summary and the main tables as Markdown."""
+    """Return the summary and the main tables as Markdown."""
     parts = [f"# {_cell(document.data['title'])}", "", _cell(document.data["summary"]), ""]
     for s, stage in enumerate(document.data["stages"]):
         head, rows = ("entity", "op", "name", "type", "inputs"), []
@@ -59,15 +59,15 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """Text that Markdown shows as it stands: no markup, formula or link, no control character. A backslash is written
-    as an entity, because notebooks look for formulas between doubled ones."""
+    """Escape a text for a cell of Markdown: no markup, formula or link, no control character. A backslash is written as
+    an entity, because notebooks look for formulas between doubled ones."""
     line = " ".join(flat(str(text).encode("utf-8", "replace").decode()).split())
     marked = "".join(f"\\{c}" if c in "`*_[]<>|#&~$!@" else "&#92;" if c == "\\" else c for c in line)
     return marked.replace("://", "\\://").replace("www.", "www\\.")
 
 
 def _concerns(line: str, lit: frozenset[str]) -> bool:
-    """Return whether a line is about nothing in particular, or about an entity that is lit."""
+    """Return whether a line names no entity, or one that is selected."""
     word = line.split(maxsplit=1)[0] if line.strip() else ""
     kind = word.partition(":")[0]
     return (

@@ -1,4 +1,4 @@
-// The derivative as it is built: what one step of reverse mode reads, adds and keeps. Pure; knows no DOM.
+// The derivative as it is built: the values that one step of reverse mode reads, adds and keeps. Pure; knows no DOM.
 
 import type { GraphDoc, Pass } from "./doc.ts";
 
@@ -10,7 +10,7 @@ export interface Built {
   later: ReadonlySet<number>;
   /** The edges along which the gradient arrives at this step. */
   flow: ReadonlySet<string>;
-  /** The gradient that arrives, as it is written: ∂L/∂z. */
+  /** The gradient that arrives, in mathematics: ∂L/∂z. */
   symbol: string;
   /** The wires of values that this step and those before it keep. */
   kept: ReadonlySet<string>;
@@ -19,7 +19,7 @@ export interface Built {
   all: number;
 }
 
-/** The bytes of the values that the first steps of a pass keep; what two steps keep counts once. */
+/** The bytes of the values that the first steps of a pass keep; a value that two steps keep counts once. */
 export function keptBytes(pass: Pass, steps: number): number {
   const seen = new Map(
     pass.diffs.slice(0, steps).flatMap(({ residuals }) => (residuals ?? []).map(({ node, nbytes }) => [node, nbytes])),

@@ -67,7 +67,7 @@ const NUMBERS: Record<string, number> = { nan: NaN, inf: Infinity, "-inf": -Infi
 /** A JSON number, or one of the three words that stand for a non-finite one. */
 export const number = (value: unknown): number => (typeof value === "number" ? value : (NUMBERS[String(value)] ?? NaN));
 
-/** A row of ragged lists; one that there is not is empty. */
+/** A row of ragged lists; a missing row is empty. */
 export const rowIn = <T>({ start, ids }: { start: readonly number[]; ids: readonly T[] }, row: number): T[] =>
   ids.slice(start[row] ?? 0, start[row + 1] ?? 0);
 
@@ -91,7 +91,7 @@ const coerce = (value: unknown, missing: unknown): unknown => (typeof missing ==
 export const drawable = (name: string): string =>
   name.replace(/[\p{Cc}\p{Cf}]/gu, "\ufffd").replace(/[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]+/g, "\u2068$&\u2069");
 
-/** The rows of a table as records; `missing` names the columns that are read and what an absent value means. */
+/** The rows of a table as records; `missing` names the columns to read, and the meaning of an absent value. */
 export function records<T extends object>(value: unknown, missing: T, rows?: number): T[] {
   const raw = table(value),
     count = rows ?? Number(raw.count ?? 0);
@@ -198,7 +198,7 @@ function readPlan(raw: Json | null | undefined): Plan | null {
   };
 }
 
-/** The edge of a compiled graph, with names that can be drawn. */
+/** The edge of a compiled graph, with drawable names. */
 function readEdge(raw: Edge | undefined): Edge | null {
   if (!raw) return null;
   const named = <T extends { name: string }>(rows: T[]): T[] =>
@@ -220,7 +220,7 @@ function withTimes(plan: Plan | null, doc: Json): Plan | null {
   return plan && { ...plan, allreduce, missed: list(compiled?.missed) as unknown as Missed[] };
 }
 
-/** A large link may say each of its rows once; the way back is found when somebody first goes it. */
+/** Read a link, of which a large one may state each row once; its way back is computed at first use. */
 function readLink({ a, b, out }: RawLink): Link {
   const { index = [...out.start.keys()] } = out;
   const forth = (row: number) => rowIn(out, index[row]!);
@@ -266,7 +266,7 @@ export function readDoc(raw: Json): GraphDoc {
   });
 }
 
-/** Opened with an overlay in words (`--values`): they stand on the nodes, in the place of the types. */
+/** Write an overlay in words (`--values`) on the nodes, in place of their types, if the document opens with one. */
 function written(doc: GraphDoc): GraphDoc {
   for (const { id, stage: at, values } of doc.overlays) {
     const stage = doc.stages[at];
@@ -315,7 +315,7 @@ export function inherit(doc: GraphDoc, before: GraphDoc): void {
   if ((own.engine ?? "auto") !== "auto") for (const { stage, old } of pairs) stage.layout = old.layout;
 }
 
-/** The document of a payload: as it stands, or out of `{format, study, gz, kept}`: what the envelope says wins. */
+/** The document of a payload: plain, or in an envelope `{format, study, gz, kept}`, whose fields win. */
 export async function openDoc(payload: Payload): Promise<GraphDoc> {
   if (typeof payload.gz !== "string") return readDoc(payload);
   if (payload.format !== FORMAT) return readDoc(payload);

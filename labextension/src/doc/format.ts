@@ -13,7 +13,7 @@ export function sig(value: number): string {
   return String(Number(value.toPrecision(3))).replace("-", MINUS);
 }
 
-/** 3.1e−5 as 3.1·10⁻⁵ would read; plain `e` keeps it in one font. */
+/** Write a number as 3.1e−5, because plain `e`, unlike ·10⁻⁵, stays in one font. */
 const exponent = (value: number): string =>
   value
     .toExponential(2)
@@ -21,17 +21,17 @@ const exponent = (value: number): string =>
     .replace("e+", "e")
     .replaceAll("-", MINUS);
 
-/** 1914 -> "1,914". */
+/** Write a whole number: 1914 -> "1,914". */
 export const whole = (value: number): string =>
   // not toLocaleString: it costs 60 µs a call
   String(Math.round(value))
     .replace(/\B(?=(\d{3})+$)/g, ",")
     .replace("-", MINUS);
 
-/** In tables: .08, never 0.080000. */
+/** Write a number for a table: .08, never 0.080000. */
 export const tight = (value: number): string => sig(value).replace(/^(\u2212?)0\./, "$1.");
 
-/** In a column: 1.05, .08, and <.01 where more digits would say nothing. */
+/** Write a number for a column: 1.05, .08, and <.01 where more digits would not matter. */
 export const cell = (value: number): string =>
   value > 0 && value < 0.005 ? "<.01" : value < 1 ? tight(Math.round(value * 100) / 100) : tight(value);
 
@@ -44,26 +44,26 @@ const scaled = (value: number, units: string[]): string => {
   return `${unit === 0 ? whole(value) : sig(value)} ${units[unit]}`;
 };
 
-/** 401408 -> "401 KB": powers of ten, as in the memory line. */
+/** Write bytes in powers of ten: 401408 -> "401 KB". */
 export const bytes = (value: number): string => scaled(value, ["B", "KB", "MB", "GB", "TB"]);
 
 export const flops = (value: number): string => scaled(value, ["FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"]);
 
-/** Seconds with the unit that keeps the number between 1 and 1000. */
+/** Write seconds with the unit that keeps the number between 1 and 1000. */
 export function seconds(value: number): string {
   if (!(value >= 0)) return "–";
   if (value >= 1) return `${sig(value)} s`;
   return value >= 1e-3 ? `${sig(value * 1e3)} ms` : `${sig(value * 1e6)} µs`;
 }
 
-/** before -> after in percent, with its sign; "0 %" where nothing changed. */
+/** Write the change from before to after in percent, with its sign; "0 %" where nothing changed. */
 export function change(before: number, after: number): string {
   if (!(before > 0) || !Number.isFinite(after)) return "–";
   const percent = Math.round((100 * (after - before)) / before);
   return `${percent > 0 ? "+" : percent < 0 ? MINUS : ""}${Math.abs(percent)} %`;
 }
 
-/** Whose costs a report's `cost_model` names. */
+/** Say in words which costs a report's `cost_model` means. */
 export function priced(model: string): string {
   if (model === "roofline") return "modelled for a nominal GPU";
   const [, machine] = /^roofline\((.*): [^:]*\)$/.exec(model) ?? [];
@@ -73,11 +73,11 @@ export function priced(model: string): string {
 export const plural = (n: number, word: string): string =>
   `${whole(n)} ${word}${n === 1 ? "" : /(s|sh|ch|x)$/.test(word) ? "es" : "s"}`;
 
-/** "f32[32, 128]" -> "f32 32 by 128", for a voice. */
+/** Write a type for a screen reader: "f32[32, 128]" -> "f32 32 by 128". */
 export const spokenType = (text: string): string =>
   text.replace(/\[(.*)\]/, (_, inside: string) => ` ${inside.replaceAll(", ", " by ")}`);
 
-/** One more value for a key that has several. */
+/** Add a value to those of a key. */
 export function put<K, V>(all: Map<K, V[]>, key: K, value: V): void {
   const known = all.get(key);
   if (known) known.push(value);

@@ -1,4 +1,4 @@
-// A document as the page holds it: what doc.ts makes of its records (records.ts).
+// A document as the page holds it: made by doc.ts from the records of records.ts.
 
 import type { Kept } from "../live/kept.ts";
 import type {
@@ -42,18 +42,18 @@ export type RawTable = { count?: number } & Json;
 export type Payload = Json;
 
 export interface NodeRecord extends NodeRow {
-  /** The name as written; `name` is what can be drawn of it. */
+  /** The name as written; `name` is its drawable form. */
   raw: string;
-  /** What stands in the place of the type: of a closed group what is in it, else the node's value (`--values`). */
+  /** The text in place of the type: the content of a closed group, or the node's value (`--values`). */
   told?: string;
   /** The lines of the value, and of the gradient below it; and both in full. */
   lines?: readonly string[];
-  /** How many of the lines are of the value. */
+  /** The number of lines that belong to the value. */
   own?: number;
   figures?: string;
 }
 export interface BoxRecord extends BoxRow {
-  /** Its height, where that is not the one of a box with two lines. */
+  /** The height of the box, if it has not two lines. */
   h?: number;
 }
 /** Rows that a rewrite closed: the bracket stands at x, its words from `left` on. */
@@ -78,7 +78,7 @@ export interface Layout {
   lanes: LaneRecord[];
   width: number;
   height: number;
-  /** Of a layout whose rows stand beside those of another. */
+  /** The closed rows of a layout that stands beside another one. */
   holes?: readonly Hole[];
 }
 export interface Stage {
@@ -93,7 +93,7 @@ export interface Stage {
   gradients: ReadonlyMap<number, string>;
   users: number[][];
   layout: Layout | null;
-  /** Of a picture that is no stage of the document: what each node stands for. */
+  /** The entity of each node, if the picture is no stage of the document. */
   entities?: string[];
 }
 export interface Pass {
@@ -131,7 +131,7 @@ export interface Plan {
   /** The reduction of gradients over engines, where a run made it or a prediction has it. */
   allreduce: Allreduce | null;
 }
-/** Which rows of level `b` came from a row of level `a`, and which rows of `a` a row of `b` came from. */
+/** The rows of level `b` that came from each row of level `a`, and the rows of `a` that each row of `b` came from. */
 export interface Link {
   a: string;
   b: string;
@@ -159,11 +159,11 @@ export interface ViewState extends Kept {
   around?: string | null;
   depth?: number | null;
   diff?: [number, number] | null;
-  /** The variant that was made last here: the diff shows it. */
+  /** The variant that was made last in this view, which the diff shows. */
   variant?: string | undefined;
   select?: string | null;
   height?: number | null;
-  /** Whether a person chose the height: the panes have it, whatever is in them. */
+  /** Whether a person chose the height, which the panes then have in any case. */
   tall?: boolean;
 }
 export interface GraphDoc {

@@ -1,4 +1,4 @@
-// Groups: which are open, the graph in which closed ones are single nodes, and the brackets of the open ones. Pure.
+// Groups: the open ones, the graph in which closed ones are single nodes, and the brackets of the open ones. Pure.
 
 import type { GraphDoc, GroupRow, Layout, NodeRecord, Stage } from "./doc.ts";
 import { plural, whole } from "./format.ts";
@@ -32,8 +32,8 @@ export function withAdjoints(
   return groups;
 }
 
-/** Return the groups that are open at first: to `depth`, else all of a small graph and none of a larger one; what was
- * made from a larger graph is compared with it, and opens as it does. */
+/** Return the groups that are open at first: to `depth`, else all of a small graph and none of a larger one; a stage
+ * that was made from a larger graph opens as that does. */
 export function opened(stage: Stage, asked?: number | null, origin?: Stage): Set<number> {
   const depth: number[] = [],
     boxes = Math.max(...[stage, origin ?? stage].map(each => each.nodes.filter(node => node.inputs.length > 0).length)),
@@ -62,7 +62,7 @@ function labelsOf(groups: readonly GroupRow[], drawn: ReadonlySet<number>): Map<
   );
 }
 
-/** Those of the open groups that are closed first: what gradient rules added, then those that lie deepest. */
+/** Return the open groups to close first: those of gradient rules, then the deepest ones. */
 export function innermost({ groups }: Stage, open: ReadonlySet<number>): number[] {
   const depth: number[] = [];
   groups.forEach(
@@ -82,8 +82,8 @@ function closedOf(groups: readonly GroupRow[], open: ReadonlySet<number>): numbe
 }
 
 /**
- * Which part of its group each member belongs to: what comes back into a group after it was left is another part, so
- * that a closed group makes no circle.
+ * Return the part of its group that each member belongs to: a path that comes back into a group leads to another part,
+ * so that a closed group makes no circle.
  */
 function parts(stage: Stage, member: (i: number) => boolean): number[] {
   const level: number[] = [];
@@ -153,13 +153,13 @@ function aloneIn(stage: Stage, inside: number[], keys: string[]): void {
     }
 }
 
-/** The stage with its closed groups as nodes, one per lane and part; null when none is closed. */
+/** Return the stage with its closed groups as nodes, one per lane and part; null when none is closed. */
 export function folded(doc: GraphDoc, stage: Stage, open: ReadonlySet<number>, forced = ""): Folded | null {
   const closed = closedOf(stage.groups, open),
     lane = (i: number) => stage.nodes[i]!.lane,
     inside = stage.nodes.map(({ group, inputs }) => (group < 0 || inputs.length === 0 ? -1 : closed[group]!));
   if (inside.every(g => g < 0)) return null;
-  // What sums the gradient of a leaf lies in the group that alone reads the leaf.
+  // A sum for the gradient of a leaf lies in the group that alone reads the leaf.
   stage.nodes.forEach(({ inputs, twin }, i) => {
     if (inside[i]! >= 0 || inputs.length === 0 || twin < 0 || stage.nodes[twin]!.inputs.length > 0) return;
     const [first = -1, ...others] = new Set(stage.users[twin]!.map(b => inside[b]!));

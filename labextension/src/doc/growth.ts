@@ -12,7 +12,7 @@ export interface ENode extends ENodeRow {
 }
 
 export interface EClass extends EClassRow {
-  /** The name that people know, and the node that the class stands for. */
+  /** The name that people gave it, and the node that the class stands for. */
   title: string;
   entity: string | null;
   leaf: boolean;
@@ -84,13 +84,14 @@ export function held(growth: Growth, k: number): Held {
   return found;
 }
 
-/** All that is ever in a class. */
+/** All e-nodes that are ever in a class. */
 export const everIn = (growth: Growth, name: string): ENode[] =>
   growth.enodes.filter(node => growth.merged.some((_, k) => node.since <= k && nameAt(growth, node.class, k) === name));
 
 const MOST = 48; // classes that are drawn
 
-/** Return the classes to draw: all of a small e-graph, else those with several e-nodes or `wanted`, and neighbours. */
+/** Return the classes to draw: all those of a small e-graph, else those with several e-nodes or `wanted`, and
+ * neighbours. */
 export function shown(growth: Growth, wanted: readonly string[]): string[] {
   const all = [...growth.classes.values()].filter(({ leaf }) => !leaf).map(({ name }) => name);
   if (all.length <= MOST) return all;
@@ -107,11 +108,11 @@ export const HEAD = 20, // the title of a class
   TAIL = 6;
 const GAP = 34,
   TRACK = 7;
-/** A line for the op, one for the rule that made it. */
+/** The lines of an e-node: one for the op, one for the rule that made it. */
 export const tall = ({ label }: ENode): number => (label ? 34 : 23);
 
 export interface Wire {
-  /** x in each row between the ends, from above. */
+  /** The x in each row between the ends, from above. */
   way: number[];
   /** Beside the box of the reader: the x of its upright piece. */
   beside: number;
@@ -126,7 +127,7 @@ export interface Plan {
   height: number;
 }
 
-/** Every class that is ever there, laid out once with room for all that it will hold. */
+/** Lay out all classes of all iterations once, each with room for all its e-nodes. */
 export function planned(growth: Growth, names: readonly string[], widths: readonly number[]): Plan {
   const place = new Map(names.map((name, i) => [name, i])),
     inside = names.map(name => everIn(growth, name)),
@@ -134,7 +135,7 @@ export function planned(growth: Growth, names: readonly string[], widths: readon
       node.children
         .flatMap(child => [child, nameAt(growth, child, growth.last)])
         .flatMap(child => place.get(child) ?? []);
-  // What made a class first gives its row: that alone has no circles, unless rules begin with one.
+  // The first e-node of a class gives its row: that alone has no circles, unless rules begin with one.
   const rows = names.map(() => 0);
   for (let again = true; again;) {
     again = false;

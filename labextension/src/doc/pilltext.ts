@@ -1,4 +1,5 @@
-// The texts of a pill at each density: 0 all texts; 1 no types on pills; 2 nor on boxes; 3 pill names shortened.
+// The texts of a pill at each density: 0 all texts; 1 no types on pills; 2 none on boxes either; 3 shortened names of
+// pills.
 
 import { ARROW, FIRST_LETTERS, PILL_CUT } from "./metrics.ts";
 
@@ -9,7 +10,7 @@ export const cut = (text: string, most: number): string =>
         .slice(0, most - 1)
         .join("")}…${text.includes("\u2068") ? "\u2069" : ""}`;
 
-/** The end of a text behind "…": what tells paths apart. */
+/** Cut a text at its left, behind "…", because paths differ at their end. */
 export function cutLeft(text: string, most: number): string {
   const points = Array.from(text);
   return points.length <= most ? text : `${text.includes("\u2068") ? "\u2068" : ""}…${points.slice(1 - most).join("")}`;
@@ -19,8 +20,8 @@ export function cutLeft(text: string, most: number): string {
 export const pillLabel = (name: string, density: number): string =>
   density < 3 ? cut(name, PILL_CUT) : initials(name);
 
-/** A few letters: `u_p` for `up_proj`, `e.w` for `model.embed_tokens.weight`, `e.f1` for `encoder.fc1`, `tar…` for
- * `target`. */
+/** Abbreviate a name to a few letters: `u_p` for `up_proj`, `e.w` for `model.embed_tokens.weight`, `e.f1` for
+ * `encoder.fc1`, `tar…` for `target`. */
 function initials(name: string): string {
   if (Array.from(name).length <= FIRST_LETTERS || name.includes("\u2068")) return cut(name, FIRST_LETTERS);
   for (const mark of [".", "_"]) {
@@ -35,7 +36,7 @@ function initials(name: string): string {
   return cut(name, FIRST_LETTERS);
 }
 
-/** What follows the name on a pill: its type, or an arrow and the shape that the leaf is brought into. */
+/** Return the text behind the name on a pill: its type, or an arrow and the shape that the leaf is brought into. */
 export function pillTail(type: string, via: boolean, echo: boolean, density: number): string {
   const bare = echo || density > 0;
   if (via) return bare ? ARROW : `${ARROW} ${type.slice(Math.max(0, type.indexOf("[")))}`;

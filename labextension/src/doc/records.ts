@@ -4,7 +4,7 @@ import type { Event, TensorValue } from "../live/messages.ts";
 
 export type Json = Record<string, unknown>;
 
-/** What an invocation reads of an operand. */
+/** The part of an operand that an invocation reads. */
 export type Place = "same" | "row" | "column" | "scalar" | "a" | "b" | "keys" | "moved" | "window" | "any";
 
 /** The reason why a node has no image in the next stage. */
@@ -145,7 +145,7 @@ export interface RailRecord {
   y1: number;
 }
 
-/** The wires of a layout: what is saved for the way back. */
+/** The wires of a layout: values saved for the backward pass. */
 export interface WireRecord {
   a: number;
   b: number;
@@ -269,7 +269,7 @@ export interface SlotRecord {
   tenants: number[];
 }
 
-/** A text that lines lie in. */
+/** A text that has lines of the document. */
 export interface SourceRecord {
   id: string;
   kind: "cell" | "file" | "generated";
@@ -359,7 +359,7 @@ export interface Machine {
   flops_per_second: number;
 }
 
-/** Bytes of a whole step; `parts`: what they hold, by name. */
+/** The memory of a whole step in bytes; `parts`: the bytes of each kind of content, by name. */
 export interface PlanMemory {
   logical_bytes: number;
   physical_bytes: number;
@@ -371,7 +371,7 @@ export interface PlanMemory {
   parts?: Record<string, number>;
 }
 
-/** Seconds per dispatch; what the roofline of `machine` predicts, and the verdict in words. */
+/** The measured seconds per dispatch, the prediction of the roofline of `machine`, and the verdict in words. */
 export interface Times {
   samples: number;
   machine: string;
@@ -506,7 +506,7 @@ export interface SweepSection {
   events: SweepEvent[];
 }
 
-/** A sentence above the picture. */
+/** A note, one sentence above the picture. */
 export interface NoteRecord {
   level: "info" | "warning";
   text: string;
@@ -578,7 +578,7 @@ export interface RunPlan {
   updates: number;
 }
 
-/** ± bound times Philox numbers. */
+/** Uniform numbers between ± bound, by Philox. */
 export interface Uniform {
   seed: number;
   stream: number;
@@ -612,7 +612,7 @@ export interface RunSection {
 /** The value of a stored parameter before the first step. */
 export type Initial = { fill: number } | { data: string } | { uniform: Uniform };
 
-// What absent values of each table mean.
+// The meaning of absent values in each table.
 export const TYPES: TypeRecord = {
   text: "",
   shape: [],

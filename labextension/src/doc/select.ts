@@ -1,4 +1,4 @@
-// Provenance: which entities light up when one is selected (docs/graphdoc.md, "Links"). Pure; knows no DOM.
+// Provenance: the entities that are linked to a selected one (docs/graphdoc.md, "Links"). Pure; knows no DOM.
 
 import type { GraphDoc, Link, OptimizeReport } from "./doc.ts";
 import { plural, put } from "./format.ts";
@@ -44,11 +44,11 @@ export function usesOf(doc: GraphDoc, entities: readonly string[]): Uses {
 }
 
 export interface Provenance {
-  /** The lit set of one entity: itself, what it came from, what came from it; with a buffer its readers. */
+  /** All entities linked to this one: itself, its origins, its results; with a buffer its readers. */
   closure(entity: string): ReadonlySet<string>;
-  /** What an entity came from: the rows of each level. */
+  /** The origins of an entity, by rows of each level. */
   origins(entity: string): Reached;
-  /** The union over several. */
+  /** The union of the closures of several entities. */
   lit(entities: readonly string[]): ReadonlySet<string>;
 }
 
@@ -199,7 +199,7 @@ const kindOf = (n: number, word: string) => plural(n, word).replace(/^\S+ /, "")
 const rowsOf = (entities: readonly string[]): number[] =>
   entities.map(each => parseEntity(each)!.at.at(-1)!).sort((a, b) => a - b);
 
-/** One or two by name, more as a number. */
+/** Write one or two entities by name, more as a number. */
 const worded = (names: readonly string[], word: string, named = word): string =>
   names.length > 2 ? plural(names.length, word) : `${named && `${kindOf(names.length, named)} `}${names.join(" + ")}`;
 
@@ -217,7 +217,7 @@ const readBy = (entities: string[]): ChainPart[] =>
         },
       ];
 
-/** Join parts that say the same: a node that a pass left as it was is said once. */
+/** Join equal parts, so that a node that a pass left as it was appears once. */
 const joinedAlike = (parts: readonly ChainPart[]): ChainPart[] =>
   parts.reduce<ChainPart[]>((all, part) => {
     const last = all.at(-1);

@@ -1,9 +1,9 @@
-// The forms that say a repetition once (docs/graphdoc.md, "Shortened lists"), read back: `restored(json)`.
+// The forms that state a repetition once (docs/graphdoc.md, "Shortened lists"), read back: `restored(json)`.
 
 type Raw = Record<string, unknown>;
 type Reader = (raw: Raw, room: { left: number }) => unknown[];
 
-/** The values that all runs of a document may become: a few bytes can say any number of them. */
+/** The limit of values that the runs of a document may stand for: a few bytes can state any number of them. */
 const MOST = 2 ** 25;
 
 const nested = (value: unknown): boolean => typeof value === "object" && value !== null;

@@ -30,7 +30,7 @@ export function shortNames(names: Iterable<string>, limit: number): Map<string, 
   return found;
 }
 
-/** The last parts of a path; of another name its beginning and its end. */
+/** The last parts of a path; for another name its beginning and its end. */
 function shortened(name: Letters, limit: number): string {
   if (!name.some(letter => PATH.test(letter))) {
     const half = Math.floor(limit / 2);
@@ -41,8 +41,8 @@ function shortened(name: Letters, limit: number): string {
   return sign + (longPart(name, room) || MORE + end(name, room));
 }
 
-/** The beginning of the part in which the last `room` letters begin, and the last part: `post_attention….weight`. Empty
- * where whole parts leave half of the room. */
+/** The last part of a path, behind the beginning of the part that has to be cut: `post_attention….weight`. Empty where
+ * whole parts leave half of the room. */
 function longPart(name: Letters, room: number): string {
   const marks = name.flatMap((letter, i) => (PATH.test(letter) ? [i] : [])),
     from = name.length - room,
@@ -62,7 +62,7 @@ function end(name: Letters, room: number): string {
   return all.slice(2 * (all.length - at) >= room ? at : 0).join("");
 }
 
-/** How many code points all of these begin with, and end with besides. */
+/** Count the code points with which all of these begin, and those with which they end besides. */
 function sameEnds(group: readonly Letters[]): [number, number] {
   const [first, ...others] = group as [Letters, ...Letters[]];
   let start = first.length,
@@ -85,7 +85,8 @@ const begin = (name: Letters, at: number): number => {
   return at;
 };
 
-/** Texts with the part in which a name differs from others of its group, and what fits of its end; then its end. */
+/** Texts with the part in which a name differs from others of its group, and as much of its end as fits; then its end.
+ */
 function apart(name: Letters, [same, tail]: readonly [number, number], limit: number): string[] {
   const start = begin(name, same),
     sign = name[0] === SIGN && start > 0 ? 1 : 0;

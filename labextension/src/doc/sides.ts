@@ -1,4 +1,4 @@
-// A rewrite step as two small graphs, what it found and what it left, with a place for each node. Pure; knows no DOM.
+// A rewrite step as two small graphs, before and after it, with a place for each node. Pure; knows no DOM.
 
 import type { GraphDoc, NodeRecord, Pass } from "./doc.ts";
 
@@ -35,7 +35,7 @@ interface Fresh {
   op: string;
   name: string;
   inputs: string[];
-  /** Of the first node of its op that a later step removes. */
+  /** The family of the first node of its op that a later step removes. */
   family?: string;
 }
 
@@ -89,7 +89,7 @@ function cone(graph: Graph, roots: readonly string[], inside: (key: string) => b
 
 const called = (graph: Graph, key: string): string => graph.get(key)?.name || graph.get(key)?.op || key;
 
-/** A side as a term; what is inside is written out, operands by their names. */
+/** Write a side as a term, in which nodes of the side are written out and operands named. */
 function term(graph: Graph, key: string, inside: (key: string) => boolean, depth = 0): string {
   if (!inside(key) || depth > MOST) return called(graph, key);
   const { op, inputs } = graph.get(key)!;

@@ -86,7 +86,7 @@ export function joined(
 
 const FOREVER = Infinity;
 
-/** A pass as a picture of places: what a step puts where another node was stands in the place of that node. */
+/** The replay of a pass over places: a node that a step puts in place of another one stands where that stood. */
 export interface Replay extends Union {
   /** The nodes that stand in each place at some time. */
   tenants: { node: NodeRecord; entity: string; reads: string[]; life: Life }[][];
@@ -127,7 +127,7 @@ interface Added {
   type: string;
   inputs: string[];
   attrs: NodeRecord["attrs"];
-  /** Of the first node of its op that a later step removes. */
+  /** The family of the first node of its op that a later step removes. */
   family?: string;
 }
 
@@ -239,7 +239,7 @@ class Places {
   }
 }
 
-/** The replay of a pass: what lives after each number of steps. */
+/** Return the replay of a pass: the nodes alive after each number of steps. */
 export function replayed(doc: GraphDoc, pass: Pass): Replay {
   const places = new Places(doc, pass);
   const { tenants, wires } = places;
@@ -293,7 +293,7 @@ function originsOf({ links }: GraphDoc, { index, parent }: Stage): (i: number) =
   return back ?? (() => []);
 }
 
-/** Pair the nodes that two results for one graph have each made for itself: by hash, else by what they came from. */
+/** Pair the nodes that two results for one graph have each added: by hash, else by their origins. */
 function pairs(doc: GraphDoc, left: Stage, right: Stage): Map<number, number> {
   const work = (stage: Stage) => {
     const origins = originsOf(doc, stage);

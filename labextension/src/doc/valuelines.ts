@@ -8,7 +8,7 @@ const widest = (cells: readonly string[]): number => Math.max(0, ...cells.map(ce
 
 const padded = (cell: string, width: number): string => SPACE.repeat(Math.max(0, width - [...cell].length)) + cell;
 
-/** Pieces joined by `, `, as many to a line as it takes. */
+/** Join pieces by `, `, as many on each line as fit. */
 function wrapped(pieces: readonly string[], most: number): string[] {
   const lines: string[] = [];
   for (const piece of pieces) {
@@ -41,7 +41,7 @@ function matrix(rows: readonly (readonly string[])[]): string[] {
   });
 }
 
-/** The lines of a value as a document tells it: one number, a vector, a matrix (of more axes its last two, one matrix
+/** Return the lines of a value in a document: one number, a vector, a matrix (of more axes its last two, one matrix
  * below the other), else range and mean. */
 export function valueLines(text: string): string[] {
   if (!text.startsWith("[")) return wrapped(text.split(", "), WORDS_CUT);

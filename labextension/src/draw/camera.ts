@@ -18,7 +18,7 @@ const CLOSEST = 3,
   NO_PLACES: ReturnType<typeof placesOf> = [];
 const STEP = 1.25;
 
-/** The meaning of a scale: all of the picture is shown, all that can be read of it, or a person chose it. */
+/** The meaning of a scale: the whole picture is shown, as much as can be read, or a person chose it. */
 type Zoom = "all" | "readable" | "free";
 
 /** One graph laid out at each density, from all texts to the fewest; the camera shows the first that fits. */
@@ -26,11 +26,11 @@ export interface Sheets {
   densities: readonly number[];
   layout(density: number): Layout;
   draw(layout: Layout): Picture;
-  /** Another density is shown. */
+  /** Called when another density is shown. */
   taken(layout: Layout): void;
   /** The foot of the row that the picture opens at; null: its top. */
   foot(layout: Layout): number | null;
-  /** What to do where no density fits; true: another picture is on its way. */
+  /** Called when no density fits; true if another picture will follow. */
   fold(): boolean;
 }
 
@@ -50,7 +50,7 @@ export class CameraGroup {
     this.#cameras.delete(camera);
   }
 
-  /** Switch between all of the picture and what can be read of it: a scale of 0.75 to 1, and the panes scroll. */
+  /** Switch between the whole picture and a readable scale of 0.75 to 1, at which the panes scroll. */
   fit(): void {
     this.#wish = this.#wish === "readable" ? "all" : "readable";
     this.#held = false;
@@ -101,7 +101,7 @@ export class CameraGroup {
     this.#set(zoom);
   }
 
-  /** Keep the scale from now on: a part of a picture is opened or closed, the rest stays where it is. */
+  /** Keep the scale from now on, so that the rest stays in place when a part of a picture opens or closes. */
   hold(): void {
     this.#held = true;
   }
@@ -133,7 +133,7 @@ export class Camera {
   readonly #observer: ResizeObserver;
   readonly more: More;
   picture: Picture;
-  /** Called when everything was fitted: what is lit is to be found again. */
+  /** Called after a fit, to bring the lit entities into sight again. */
   refound = () => {};
   /** The width of the frame that shows the picture, in pixels; 0 while it is hidden. */
   across = 0;
@@ -222,7 +222,7 @@ export class Camera {
     return this.#inFrame(this.#places);
   }
 
-  /** Boxes, pills and the words of brackets; what stands left of them. */
+  /** Boxes, pills and the words of brackets, for the parts left of them. */
   get taken(): ReturnType<typeof placesOf> {
     const { bracketed, left, height } = this.picture,
       beside = bracketed ? [{ left: 0, right: -left, top: 0, bottom: height }] : [];
@@ -244,7 +244,7 @@ export class Camera {
     return Math.min(this.across / this.width, (this.#high - this.head) / this.height, 1);
   }
 
-  /** The height that the picture may take: before it is drawn, its frame has none. */
+  /** The height that the picture may take, because its frame has none before it is drawn. */
   get #high(): number {
     return Math.max(this.down, this.#room) || TALLEST;
   }
@@ -310,7 +310,7 @@ export class Camera {
     cancelAnimationFrame(this.#later);
   }
 
-  /** It may stand in the page now, and be drawn. */
+  /** Draw the picture, which now stands in the page. */
   placed(): void {
     if (this.el.isConnected) this.group.refit();
   }
@@ -323,7 +323,7 @@ export class Camera {
     this.#room = pane && most > 0 ? most - (boxOf(this.el).top - boxOf(pane).top) : 0;
   }
 
-  /** Draws at another scale; the point `at` of the frame, else its middle or the picture's top, stays where it is. */
+  /** Draw at another scale; the point `at` of the frame, else its middle or the picture's top, stays where it is. */
   apply(zoom: number, at = { x: this.across / 2, y: this.el.scrollTop > 0 ? this.down / 2 : this.head }): void {
     const fresh = !this.#world.firstChild,
       { scrollLeft, scrollTop } = fresh ? { scrollLeft: 0, scrollTop: 0 } : this.el,
@@ -383,7 +383,7 @@ export class Camera {
     if (this.picture.look(this.sight, this.group.zoom)) this.#redrawn();
   }
 
-  /** Scroll to the height of another camera; the event of it goes no further, at its end the picture stays. */
+  /** Scroll to the height of another camera; the scroll event goes no further, and at its end the picture stays. */
   follow({ el, head }: Camera): void {
     if (!this.across || Math.abs(el.scrollTop - head - this.el.scrollTop + this.head) < 1) return;
     const before = this.el.scrollTop;
@@ -396,7 +396,7 @@ export class Camera {
     return x >= left && x <= right && y >= top && y <= bottom - 40;
   }
 
-  /** Brings all of these into sight where they fit, else the first. */
+  /** Bring all of these into sight where they fit, else the first. */
   gather(places: readonly { x: number; y: number }[]): void {
     const across = places.map(({ x }) => x),
       need = Math.max(...across) - Math.min(...across) + 2 * HALF;
@@ -449,8 +449,8 @@ export class Camera {
     return Math.max(0, top);
   }
 
-  /** Begin with the rows in sight in the middle of a pane that the picture is wider than, else with its axis; lanes as
-   * far left as their lowest rows allow. */
+  /** Begin with the middle of the rows in sight, or the axis, if the picture is wider than its pane; lanes begin as far
+   * left as their lowest rows allow. */
   center(): void {
     const { zoom } = this.group,
       start = this.#start,

@@ -1,4 +1,4 @@
-// Keep only what is in sight of a large picture as elements: space is cut into cells that know what reaches into them.
+// Keep elements only for the part of a large picture that is in sight: space is cut into cells with the items in them.
 
 import { put } from "../doc/format.ts";
 
@@ -11,7 +11,7 @@ export interface Rect {
 /** The detail in which a thing is drawn; "shape" is a block among others (merged.ts). */
 export type Detail = "full" | "op" | "shape";
 
-/** Something to draw: where it reaches, the layer it goes to, the nodes it tells of, and how to make its elements. */
+/** A thing to draw: its extent, its layer, the nodes it stands for, and the function that makes its elements. */
 export interface Item extends Rect {
   layer: number;
   nodes: readonly number[];

@@ -3,7 +3,7 @@
 import text from "all-styles";
 import { VERSION } from "../doc/version.ts";
 
-/** From here on what stands in `el` can be drawn. */
+/** Insert the style sheet that the content of `el` needs. */
 export function insertStyle(el: HTMLElement): void {
   const root = el.getRootNode(),
     into = root instanceof ShadowRoot ? root : document.head;

@@ -78,7 +78,8 @@ export const setFlag = (element: Element, name: string, on: boolean): void => {
   if (on !== element.hasAttribute(name)) element.toggleAttribute(name, on);
 };
 
-/** Wholly between top and bottom, and partly between left and right: long lines of code never fit. */
+/** Whether a box lies wholly between top and bottom, and partly between left and right (long lines of code never fit).
+ */
 const inSight = (a: DOMRect, b: DOMRect): boolean =>
   a.top >= b.top - 1 && a.bottom <= b.bottom + 1 && a.left < b.right - 8 && a.right > b.left + 8;
 

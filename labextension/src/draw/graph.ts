@@ -1,4 +1,4 @@
-// Draw a stage from its layout record as SVG. The record says where everything stands; nothing is measured here.
+// Draw a stage from its layout record as SVG. The record has all places; nothing is measured here.
 
 import { nodeName, typeText } from "../doc/doc.ts";
 import type { EdgeRecord, GraphDoc, Layout, PillRecord, RailRecord, Stage, WireRecord } from "../doc/doc.ts";
@@ -72,7 +72,7 @@ class StagePicture {
     return this.#stage.entities?.[index] ?? `node:${this.#stage.index}.${index}`;
   }
 
-  /** An edge of the layout by its reader's port; a pair that is ordered only has no port and is no entity. */
+  /** Name an edge of the layout by its reader's port; a pair that is only ordered has no port and is no entity. */
   #edgeEntity(a: number, b: number): string | null {
     const port = this.#stage.entities ? -1 : (this.#stage.nodes[b]?.inputs.indexOf(a) ?? -1);
     return port < 0 ? null : `edge:${this.#stage.index}.${b}.${port}`;
@@ -213,7 +213,7 @@ class StagePicture {
     return [...steps, this.#dress.told?.(leaf)].filter(Boolean).join("\n");
   }
 
-  /** The name stands for the leaf, the pill for the shape op that brings it to its reader. */
+  /** Write the name, which stands for the leaf, while the pill stands for the shape op that brings it to its reader. */
   #pillText(pill: PillRecord): SVGTextElement {
     const { leaf, via, echo } = pill,
       { density } = this.#layout,
@@ -431,7 +431,7 @@ class StagePicture {
     };
   }
 
-  /** Draws the items up to this one, and leaves what is drawn. */
+  /** Draw the items up to this one, besides those that are drawn already. */
   #fill(end: number): void {
     const drawn = this.#cells!.shown;
     this.#whole = end;
@@ -445,7 +445,7 @@ class StagePicture {
       dx = (seen.right - seen.left) / 4,
       dy = (seen.bottom - seen.top) / 4,
       sight = { left: seen.left - dx, right: seen.right + dx, top: seen.top - dy, bottom: seen.bottom + dy };
-    // What will be drawn whole begins with what is in sight, too.
+    // A picture that will be drawn whole begins with the part in sight, too.
     if (!culled)
       return cells.show(
         [...new Set([...cells.shown, ...cells.within(sight)])].sort((a, b) => a - b),
@@ -465,8 +465,8 @@ class StagePicture {
     return cells.show(found, detail, () => again) || again;
   }
 
-  /** What of the sight is drawn one by one, in the fullest detail that the page bears: with all lines, else with lines
-   * as one path; with what lies around the sight, else without. */
+  /** Choose the items in sight that are drawn one by one, in the fullest detail that the page bears: with all lines,
+   * else with lines as one path; with the surroundings of the sight, else without. */
   #borne(sight: Rect, seen: Rect, zoom: number): { detail: Detail; found: number[]; bundled: boolean } {
     const cells = this.#cells!;
     for (const rect of [sight, seen]) {
@@ -481,13 +481,13 @@ class StagePicture {
     return SHAPES;
   }
 
-  /** Both ends of a line are lit. */
+  /** Whether both ends of a line are lit. */
   #lit(item: number): boolean {
     return this.#joined.size > 0 && this.#items[item]!.nodes.every(each => this.#joined.has(this.#entity(each)));
   }
 
-  /** Draw a far picture as a few paths, for a screen around what is in sight, so that few gestures draw it anew.
-   * `near`: lines alone, as they are from near. */
+  /** Draw a small-scale picture as a few paths, with a screen around the part in sight, so that few gestures draw it
+   * anew. `near`: only lines, in the detail of a large scale. */
   #far(seen: Rect, zoom: number, near: boolean): void {
     const width = near ? "1" : String(1.5 ** Math.round(-Math.log(zoom) / Math.log(1.5)));
     // Lines keep about their width on the screen.

@@ -17,7 +17,7 @@ export class Merged {
   private readonly lit = s("path", { class: "gd-shape", "data-lit": true });
   private blocks: readonly Block[] = [];
 
-  /** Draws these blocks, those of a lit entity above the others. */
+  /** Draw these blocks, those of a lit entity above the others. */
   show(blocks: readonly Block[], lit: ReadonlySet<string>): void {
     this.blocks = blocks;
     const families = new Map<string, Block[]>();

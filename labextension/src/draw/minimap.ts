@@ -1,4 +1,4 @@
-// The overview: a large picture in a corner of its pane; a frame in it shows what is in sight and moves it.
+// The overview: a large picture in a corner of its pane; a frame in it shows the part in sight and moves it.
 
 import type { Layout } from "../doc/doc.ts";
 import type { Camera } from "./camera.ts";
@@ -42,7 +42,7 @@ function outlines({ edges, boxes, pills }: Layout): { edges: string; boxes: stri
 }
 
 export class Minimap {
-  /** Stands behind the camera; takes no room. */
+  /** The element behind the camera, which takes no room. */
   readonly el = div("gd-mapped");
   readonly #camera: Camera;
   readonly #layout: Layout;
@@ -85,7 +85,7 @@ export class Minimap {
     this.#observer.observe(el.firstElementChild!); // its scale
   }
 
-  /** Put the frame where what is in sight is; where all of it is, or the pane is small, there is no map. */
+  /** Put the frame around the part in sight; hide the map if that is all, or the pane is small. */
   place(): void {
     const { sight, group, picture, across } = this.#camera;
     const { left, top, right, bottom } = sight;
@@ -123,7 +123,7 @@ export class Minimap {
     return free ?? null;
   }
 
-  /** Draw what is lit as dots. */
+  /** Draw lit nodes as dots. */
   light(lit: ReadonlySet<string>): void {
     this.#lit = lit;
     if (!this.#drawn) return;

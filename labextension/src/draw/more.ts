@@ -1,4 +1,4 @@
-// What leaves a pane at its sides: a fade, and a chip that counts it and goes there.
+// Marks for boxes beyond the sides of a pane: a fade, and a chip that counts them and goes there.
 
 import type { Camera } from "./camera.ts";
 import { div, h } from "./dom.ts";
@@ -8,7 +8,7 @@ const SLACK = 0.6; // of a pixel
 const JUMP = 0.8; // of a pane
 
 export class More {
-  /** Stands behind the camera; takes no room. */
+  /** The element behind the camera, which takes no room. */
   readonly el = div("gd-leaving");
   readonly #camera: Camera;
   readonly #chips: HTMLButtonElement[];
@@ -26,7 +26,7 @@ export class More {
     this.el.append(...this.#chips);
   }
 
-  /** Count what leaves the pane now. */
+  /** Count the boxes beyond the sides of the pane now. */
   place(): void {
     const { sight, places, across, down, group } = this.#camera,
       slack = SLACK / group.zoom;

@@ -1,4 +1,5 @@
-// A picture that is drawn anew: one node stays where it was on the screen, the others glide to their new places.
+// Move the nodes of a picture that is drawn anew: one stays in place on the screen, the others glide to their new
+// places.
 
 import type { Camera } from "./camera.ts";
 import { all, boxOf } from "./dom.ts";
@@ -10,10 +11,10 @@ const nodesIn = (el: Element): HTMLElement[] => [...all<HTMLElement>(el, ".gd-no
 /** The place of a node, without the second sheet behind a closed group. */
 const placeOf = (node: Element): DOMRect => boxOf(node.querySelector(".gd-shape") ?? node);
 
-/** Whether the reader wants things to move. */
+/** Whether the reader wants motion. */
 export const moves = (): boolean => !matchMedia("(prefers-reduced-motion: reduce)").matches;
 
-/** Return the rectangles of all drawn nodes on the screen, by entity; of a pane that is hidden, none. */
+/** Return the rectangles of all drawn nodes on the screen, by entity; none for a hidden pane. */
 export const placesIn = (el: Element): Places =>
   new Map(el.clientWidth > 0 ? nodesIn(el).map(node => [node.dataset.entity!, placeOf(node)]) : []);
 

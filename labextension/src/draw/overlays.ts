@@ -1,4 +1,4 @@
-// Colours by a figure or a kind: what each overlay says of a node, and the legend that goes with it.
+// Colours by a figure or a kind: the value of each node in an overlay, and the overlay's legend.
 
 import { number, type GraphDoc, type NodeRecord, type OverlayRecord, type Stage } from "../doc/doc.ts";
 import { bytes, flops, seconds, sig } from "../doc/format.ts";
@@ -6,7 +6,7 @@ import { h, span } from "./dom.ts";
 
 type Said = (doc: GraphDoc, stage: Stage, node: NodeRecord, index: number) => number | string | null;
 type Aggregate = NonNullable<OverlayRecord["aggregate"]>;
-/** More kinds than these are words on nodes, not colours to tell apart. */
+/** The most kinds that are told apart by colours; more are words on nodes. */
 const MOST_KINDS = 12;
 interface Overlay {
   label: string;
@@ -16,7 +16,7 @@ interface Overlay {
   tell: (value: number) => string;
 }
 
-/** The dispatch of a node, or the first of what became of it on the way to the plan. */
+/** The dispatch of a node, or the first dispatch of its images on the way to the plan. */
 const dispatchOf: Said = (doc, stage, node, index) => {
   for (const { a, b, out } of doc.links) {
     const to = b.startsWith("node:") ? doc.stages[+b.slice(5)] : null;
@@ -72,7 +72,7 @@ export function overlaysOf(doc: GraphDoc): Record<string, Overlay> {
 }
 
 export interface Painted {
-  /** The style of a node, null where the overlay says nothing; and the value in words. */
+  /** The style of a node, null where the overlay has no value for it; and the value in words. */
   style(index: number): string | null;
   told(index: number): string;
   legend: HTMLElement;
@@ -129,7 +129,7 @@ export function paint(doc: GraphDoc, stage: Stage, id: string, members: Members 
       : typeof value === "string"
         ? `--gd-h:oklch(var(--gd-l) .13 ${hue(value)});--gd-heat:32%`
         : `--gd-heat:${10 + Math.round(0.5 * share(value))}%`;
-  // What stands on the nodes already needs no colour.
+  // Values that stand on the nodes already need no colour.
   const plain =
     kinds.length > MOST_KINDS || stage.nodes.some(({ told }, i) => told !== undefined && told === values[i]);
   const swatches = (plain ? [] : kinds).map(kind => h("span", { class: "gd-kind", style: style(kind) }, kind));

@@ -1,6 +1,6 @@
 // The paths of edges and wires, as text for an SVG path.
 
-/** Smooth, vertical at both ends; two points of one height are joined by a straight line. */
+/** A smooth curve, vertical at both ends; two points of one height are joined by a straight line. */
 export function smooth(flat: number[]): string {
   const path = [`M${flat[0]} ${flat[1]}`];
   for (let i = 2; i + 1 < flat.length; i += 2) {

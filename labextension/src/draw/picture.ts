@@ -7,15 +7,15 @@ export interface Picture {
   svg: SVGSVGElement;
   width: number;
   height: number;
-  /** Where its frame begins, in the layout's units. */
+  /** The left edge of the picture's frame, in the layout's units. */
   left: number;
   top: number;
   boxes: number;
   /** Brackets of open groups stand left of everything. */
   bracketed?: boolean;
-  /** Only what is in sight is drawn. */
+  /** Whether only the part in sight is drawn. */
   culled: boolean;
-  /** The names of the lanes, and where they stand. */
+  /** The names of the lanesand their places. */
   lanes: { title: string; x: number; width: number }[];
   /** x that stands in the middle of a pane that is too narrow; 0 for lanes, which are read from the left. */
   axis: number;
@@ -23,7 +23,7 @@ export interface Picture {
   join(lit: ReadonlySet<string>): void;
   /** Marks the edges of the node under the pointer. */
   hover(entity: string | null): void;
-  /** Draws what lies in a rectangle of the frame at this scale; true when that changed what is drawn. */
+  /** Draws the items in a rectangle of the frame at this scale; true when that changed what is drawn. */
   look(seen: Rect, zoom: number): boolean;
   /** Draws some more of a picture that is to be drawn whole; true while there is more to draw. */
   more(): boolean;

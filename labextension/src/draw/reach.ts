@@ -1,4 +1,4 @@
-// How far the rows of a layout reach, the zoom at which those in sight fit a pane, and what leaves it. Pure.
+// The reach of a layout's rows, the zoom at which those in sight fit a pane, and the boxes beyond it. Pure.
 
 import type { BoxRecord, Layout } from "../doc/doc.ts";
 import { NODE, PILL, ROW } from "../doc/metrics.ts";
@@ -30,7 +30,7 @@ export function placesOf({ boxes, pills }: Layout): Place[] {
   ].sort((a, b) => a.top - b.top);
 }
 
-/** The edges and rails of a layout: what is good to see, but not needed. */
+/** The edges and rails of a layout, which are good to see but not needed. */
 export function linesOf({ edges, rails }: Layout): Place[] {
   const place = (flat: readonly number[]): Place => {
     const [xs, ys] = [0, 1].map(odd => flat.filter((_, i) => i % 2 === odd)) as [number[], number[]];
@@ -43,7 +43,7 @@ export function linesOf({ edges, rails }: Layout): Place[] {
 export const holesOf = ({ holes = [] }: Layout): Place[] =>
   holes.map(({ left, x, top, bottom }) => ({ left, right: x, top, bottom }));
 
-/** What of a layout lies between two heights. */
+/** The parts of a layout between two heights. */
 export const between = (places: readonly Place[], top: number, bottom: number): Place[] =>
   places.filter(place => place.bottom > top && place.top < bottom);
 
@@ -58,7 +58,7 @@ export function ends(places: readonly Place[]): [left: number, right: number] | 
   return [left, right];
 }
 
-/** The left and the right end of the lowest rows, of as many as fit this width together. */
+/** The left and the right end of as many of the lowest rows as fit this width together. */
 export function lowest(places: readonly Place[], width: number): [left: number, right: number] | null {
   const rows = new Map<number, Place[]>();
   for (const place of places) {
@@ -74,7 +74,7 @@ export function lowest(places: readonly Place[], width: number): [left: number, 
   return ends(found);
 }
 
-/** A pane, in pixels: its width, its height, and what stands left of the boxes; brackets, left of all of them. */
+/** A pane, in pixels: its width, its height, and the room left of the boxes, for brackets. */
 export interface Frame {
   across: number;
   down: number;
@@ -96,7 +96,7 @@ export function fits(places: readonly Place[], foot: number | null, pane: Frame,
   return (reach[1] - left) * zoom + 2 * PAD <= pane.across;
 }
 
-/** How many boxes and pills of the rows in sight leave the sight at its left and at its right. */
+/** Count the boxes and pills of the rows in sight that leave the sight at its left and at its right. */
 export function leaving(places: readonly Place[], { left, right, top, bottom }: Place): [left: number, right: number] {
   const seen = between(places, top, bottom);
   return [seen.filter(place => place.left < left).length, seen.filter(place => place.right > right).length];

@@ -5,7 +5,7 @@ import { boxOf, h, listen } from "./dom.ts";
 const WHOLE = 300,
   AROUND = 20;
 
-/** Rows `0 … count` of a scroller; `make` draws one, `changed` is told when others were drawn. */
+/** Rows `0 … count` of a scroller; `make` draws one, `changed` is called when others were drawn. */
 export class Rows {
   readonly #scroller: HTMLElement;
   readonly #height: number;
@@ -38,7 +38,7 @@ export class Rows {
     this.#observer.observe(scroller);
   }
 
-  /** Another list in the same place. */
+  /** Show another list in the same place. */
   set(count: number, make: (index: number) => HTMLElement): void {
     this.#count = count;
     this.#make = make;
@@ -46,7 +46,7 @@ export class Rows {
     this.#draw();
   }
 
-  /** Scrolls to a row, unless it is in sight; true when other rows were drawn. */
+  /** Scroll to a row, unless it is in sight; true when other rows were drawn. */
   bring(index: number): boolean {
     const scroller = this.#scroller,
       height = this.#height,
@@ -61,7 +61,7 @@ export class Rows {
     this.#scroller.removeEventListener("scroll", this.#listen);
   }
 
-  /** Return the top of the list within what is scrolled. */
+  /** Return the top of the list within the scrolled content. */
   #top(): number {
     const { el } = this,
       scroller = this.#scroller;

@@ -6,11 +6,11 @@ interface Tensor {
   data: Numbers;
   shape: readonly number[];
 }
-/** Everything that a condition speaks of. */
+/** The values that a condition may read. */
 export interface Subject {
   step: number;
   loss: number | null;
-  /** By the name in the text. Null is no value yet: then the condition does not hold. */
+  /** The tensors by their names in the text; null is one without a value yet, with which no condition holds. */
   tensors: ReadonlyMap<string, Tensor | null>;
 }
 /** Throws `NO_VALUE`. */
@@ -59,7 +59,7 @@ export function figureOf(figure: Figure, data: Numbers): number {
 
 export const natural = (text: string): number => (/^\d+$/.test(text) ? Number(text) : NaN);
 
-/** One text, read from left to right. */
+/** A parser of one condition, from left to right. */
 class Parser {
   readonly tensors: string[] = [];
   readonly #words: string[];
@@ -212,7 +212,7 @@ class Parser {
   }
 }
 
-/** Parse a condition; raises at what cannot be read. */
+/** Parse a condition; raise at the place of a fault. */
 export function parseTest(text: string, hasLoss: boolean): Condition {
   const parser = new Parser(text, hasLoss);
   return { holds: parser.whole(), tensors: parser.tensors };

@@ -48,7 +48,7 @@ export class PageModel implements Model {
   readonly #run: RunSection;
   readonly #listeners = new Map<string, Set<(...args: never[]) => void>>();
   readonly #lit: Lit;
-  /** Of each buffer: the dispatch that writes it last (−1: none does), and whether it lies there after a step. */
+  /** The dispatch that writes each buffer last (−1: none), and whether the buffer remains after a step. */
   readonly #written: number[];
   readonly #stays: boolean[];
   #program: Program | null = null;
@@ -156,7 +156,7 @@ export class PageModel implements Model {
   };
 
   // running -----------------------------------------------------------------------------------------------------------
-  /** One thing after the other. */
+  /** Do one piece of work after the other. */
   #exclusive<T>(work: () => Promise<T>): Promise<T> {
     const next = this.#work.then(work, work);
     this.#work = next.catch(() => {});
@@ -281,7 +281,7 @@ export class PageModel implements Model {
     return this.#run.plan.dispatches.length;
   }
 
-  /** Several steps that nobody looks into. */
+  /** Make several steps into which nobody looks. */
   async #several(program: Program, steps: number): Promise<void> {
     this.#keepEarlier(program);
     program.keep(PARTS, NaN);
@@ -292,7 +292,7 @@ export class PageModel implements Model {
     this.#add(await program.losses(steps), steps);
   }
 
-  /** The step under way, or the next one, up to a position; a breakpoint may end it before. */
+  /** Make the step under way, or the next one, up to a position; a breakpoint may end it before. */
   async #advance(program: Program, goal: number): Promise<void> {
     const last = this.#last;
     if (this.#position === 0) this.#keepEarlier(program);
@@ -343,12 +343,12 @@ export class PageModel implements Model {
     this.#request(reason);
   }
 
-  /** Keep the state from time to time: the cause of a NaN is searched from there on. */
+  /** Keep the state from time to time, from which the cause of a NaN is searched. */
   #keepEarlier(program: Program): void {
     if (this.#watched !== "off" && !(this.#step - program.kept(EARLIER) < EVERY)) program.keep(EARLIER, this.#step);
   }
 
-  /** Parameters, then the gradients of the last step. */
+  /** Check the parameters, then the gradients of the last step. */
   async #lookAtParameters(program: Program): Promise<void> {
     const { buffers } = this.#run.plan;
     for (const kinds of ["parameter derived", "gradient"])
@@ -360,7 +360,7 @@ export class PageModel implements Model {
       }
   }
 
-  /** Whether the next step has a result that is not finite; nothing of it stays. */
+  /** Whether the next step has a result that is not finite; the state is restored after it. */
   async #wouldBeBad(program: Program): Promise<boolean> {
     if (this.#position > 0) return false;
     this.#keepEarlier(program);
@@ -372,7 +372,7 @@ export class PageModel implements Model {
     return true;
   }
 
-  /** Make dispatches of a step one by one until one writes what is not finite; says which. */
+  /** Make dispatches of a step one by one until one writes a non-finite value; say which. */
   async #firstBad(program: Program, step: number, last: number): Promise<[dispatch: number, text: string] | null> {
     program.begin(step);
     for (let k = 0; k < last; k++) {
@@ -392,7 +392,8 @@ export class PageModel implements Model {
     return null;
   }
 
-  /** Search the bad step, and the update of the one before, in the state of then; afterwards all is as before. */
+  /** Search the bad step, and the update of the one before, in the state at that time; restore the present state
+   * afterwards. */
   async #findCause(program: Program): Promise<void> {
     const from = program.kept(EARLIER),
       bad = this.#bad;
@@ -631,7 +632,7 @@ export class PageModel implements Model {
     this.#emit({ type: "event", step, kind, about, text });
   }
 
-  /** The figures now, at most twenty times a second unless `now`. */
+  /** Send the present figures, at most twenty times a second unless `now`. */
   #tell(full = false, now = false): void {
     if (full || now) return this.#send(full);
     if (this.#asked) return;

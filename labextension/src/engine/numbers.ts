@@ -36,11 +36,11 @@ interface Plane {
   data: Numbers;
 }
 
-/** A number as JSON can say it. */
+/** A number in a form that JSON has. */
 export const word = (value: number): number | string =>
   Number.isFinite(value) ? value : Number.isNaN(value) ? "nan" : value > 0 ? "inf" : "-inf";
 
-/** The matrix that is looked at: of a vector one row, of more axes the last two of a slice. */
+/** The matrix to show: one row of a vector, the last two axes of a slice of a larger tensor. */
 export function planeOf(data: Numbers, shape: number[], slice: number[]): Plane {
   const [rows, cols] = shape.length < 2 ? [1, data.length] : [shape.at(-2)!, shape.at(-1)!];
   const leading = shape.slice(0, -2);

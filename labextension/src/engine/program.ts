@@ -18,7 +18,7 @@ interface Kept {
   updates: number;
 }
 
-/** Why a page does not compute, in one sentence. */
+/** The reason why a page cannot compute, in one sentence. */
 export class EngineError extends Error {}
 
 export interface Totals {
@@ -28,7 +28,7 @@ export interface Totals {
   down: number;
 }
 
-/** The device of the page, or why there is none. */
+/** Return the device of the page, or raise the reason why there is none. */
 async function openDevice(bytes: number): Promise<GPUDevice> {
   const { gpu } = globalThis.navigator ?? {};
   if (!gpu) throw new EngineError("this browser has no WebGPU, so the page cannot compute here; everything else works");
@@ -38,7 +38,7 @@ async function openDevice(bytes: number): Promise<GPUDevice> {
   return adapter.requestDevice();
 }
 
-/** `work`, unless it takes longer than a submission may. */
+/** Wait for `work`, and call `late` if it takes longer than a submission may. */
 async function within<T>(work: Promise<T>, late: () => void): Promise<T> {
   let timer: ReturnType<typeof setTimeout> | undefined;
   const end = new Promise<never>((_, reject) => {
@@ -90,7 +90,7 @@ export class Program {
     });
   }
 
-  /** Compile, allocate and fill; `told` hears how many kernels are ready. */
+  /** Compile, allocate and fill; `told` gets the number of ready kernels. */
   static async open(run: RunSection, told: (made: number, all: number) => void): Promise<Program> {
     const device = await openDevice(Math.max(...run.plan.slots)),
       { vendor = "", architecture = "", description = "" } = device.adapterInfo ?? {};
@@ -235,7 +235,7 @@ export class Program {
     this.#device.queue.submit([encoder.finish()]);
   }
 
-  /** Inputs and numbers of step `step` (from 0) into their places. */
+  /** Write inputs and numbers of step `step` (from 0) to their buffers. */
   begin(step: number): void {
     const at = step % this.#inputs.length,
       { update } = this.run,
@@ -253,7 +253,8 @@ export class Program {
     this.#device.queue.writeBuffer(this.#scalars, 0, row);
   }
 
-  /** Dispatches `start` … `stop` − 1 of the step that was begun; `place`: of its loss in the ring, at its end. */
+  /** Submit dispatches `start` … `stop` − 1 of the step that was begun; `place`: that of its loss in the ring, at its
+   * end. */
   async advance(start: number, stop: number, place = -1): Promise<void> {
     const parts: [number, number][] = this.#tried
       ? [[start, stop]]
@@ -291,7 +292,7 @@ export class Program {
     this.check();
   }
 
-  /** Raise what the GPU has said meanwhile. */
+  /** Raise an error that the GPU has reported meanwhile. */
   check(): void {
     if (this.lost) throw new EngineError(this.lost);
   }

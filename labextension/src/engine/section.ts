@@ -1,5 +1,5 @@
-// The `run` section of a document (docs/graphdoc.md): what a page computes with. A document may come from anybody, so
-// that every number is checked before a device sees it.
+// The `run` section of a document (docs/graphdoc.md), with which a page computes. A document may come from anybody, so
+// every number is checked before a device sees it.
 
 import type { Initial, RunBuffer, RunDispatch, RunSection } from "../doc/records.ts";
 import { uniform } from "./philox.ts";
@@ -14,10 +14,10 @@ const whole = (value: unknown, most: number): boolean =>
   Number.isInteger(value) && Number(value) >= 0 && Number(value) <= most;
 const object = (value: unknown): value is Record<string, unknown> => typeof value === "object" && value !== null;
 
-/** How many bytes a base64 text holds. */
+/** The number of bytes in a base64 text. */
 const sizeOf = (text: string): number => Math.floor((text.replace(/=+$/, "").length * 3) / 4);
 
-/** Return what is wrong with a section; empty where nothing is. */
+/** Return the first fault of a section; empty if there is none. */
 export function fault(run: RunSection): string {
   const { plan, update, inputs, batches, initial, constants } = run;
   if (![plan, update, inputs, initial, constants].every(object) || !Array.isArray(batches)) return "a part is missing";

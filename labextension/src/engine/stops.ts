@@ -6,20 +6,20 @@ import { natural, parseTest, type Condition } from "./conditions.ts";
 export interface Stop {
   id: number;
   text: string;
-  /** Inside a step: the dispatches behind which it may happen. */
+  /** The dispatches behind which the event may happen, if it is one inside a step. */
   dispatches: readonly number[];
   kind: string;
   number: number;
   name: string;
   test: Condition | null;
   hits: number;
-  /** Of the last hit: the steps that were over, and the dispatch. */
+  /** The steps that were over at the last hit, and its dispatch. */
   last: [step: number, dispatch: number];
 }
 
 const FORMS = "node NAME, kernel LABEL, dispatch K, write NAME, step N, nonfinite [NAME], loss rises N (K ≥ 0, N ≥ 1)";
 
-/** `bufferOf`: the buffer that a name means; raises where it means none. */
+/** `bufferOf`: the buffer that a name means; it raises if there is none. */
 export function parseStop(id: number, text: string, run: RunSection, bufferOf: (name: string) => number): Stop {
   const [event = "", asked] = text.split(/\sif\s(.*)/s),
     [kind = "", ...rest] = event.trim().split(/\s+/),

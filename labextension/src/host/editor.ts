@@ -39,7 +39,7 @@ const isGraph = (view: EditorView): boolean => view.state.sliceDoc(0, HEAD.lengt
 /** The study that is written in this very text; `undefined` where there is none. */
 const writtenIn = (text: string): Written | undefined =>
   [...(page().written?.value.values() ?? [])].find(each => each.text === text);
-/** `%%graph mlp --train` -> `%%graph mlp`: what a cell that was changed still begins with. */
+/** `%%graph mlp --train` -> `%%graph mlp`: the beginning that a changed cell still has. */
 const opening = (text: string): string => text.split("\n", 1)[0]!.split(/\s+/, 2).join(" ");
 
 function decorations(view: EditorView): DecorationSet {

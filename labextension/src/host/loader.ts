@@ -35,7 +35,7 @@ const partFrom = (model: Model, part: Part): Promise<BlobPart> =>
 
 /** Connects this widget with its kernel; again after a failure. */
 let connected: () => Promise<void> = () => Promise.resolve();
-/** The still picture of the study, where this widget asked the kernel for the front end. */
+/** The still picture of the study, if this widget asked the kernel for the front end. */
 let picture: Promise<BlobPart> | null = null;
 
 /**
@@ -85,7 +85,7 @@ async function showStill(el: HTMLElement, study: string): Promise<void> {
   drawn.observe(el, { childList: true });
 }
 
-/** Say why there is no view, with a button that tries again. */
+/** Show the reason why there is no view, with a button that tries again. */
 function failure({ message }: Error, retry: () => void): HTMLElement {
   const said = document.createElement("p"),
     again = document.createElement("button");

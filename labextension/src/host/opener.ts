@@ -1,4 +1,4 @@
-// Open `.gdlab.json` files as pictures; a module of its own, so that a page without its package lacks this alone.
+// Open `.gdlab.json` files as pictures; a module of its own, so that a page without its package lacks only this.
 
 import type { JupyterFrontEnd } from "@jupyterlab/application";
 import { MimeDocumentFactory } from "@jupyterlab/docregistry";

@@ -8,10 +8,10 @@ type Core = typeof import("./index.ts");
 let loaded: Core | null = null;
 let loading: Promise<Core> | null = null;
 
-/** What draws, once it is here. */
+/** The part that draws, once it is loaded. */
 export const core = (): Core | null => loaded;
 
-/** Load what draws: once, and again after a failure. */
+/** Load the part that draws: once, and again after a failure. */
 export function loadCore(): Promise<Core> {
   loading ??= import("./index.ts").then(
     made => {

@@ -12,7 +12,7 @@ import cells from "./editor.css";
 import { core, loadCore, offerParts } from "./parts.ts";
 import { meanwhile, stillPicture, type Output } from "./still.ts";
 
-/** Draws a document in a widget of the host, live as long as the study's host is in the page. */
+/** A widget of the host that draws a document, live as long as the study's host is in the page. */
 class GraphWidget extends Widget {
   output: Output | null = null;
   #view: Mounted | null = null;
@@ -26,7 +26,7 @@ class GraphWidget extends Widget {
     else this.#load(output);
   }
 
-  /** Show the picture of the output until what draws it is here. */
+  /** Show the picture of the output until the part that draws it is loaded. */
   #load(output: Output): void {
     const said = meanwhile(this.node, output, () => this.#load(output));
     loadCore().then(
@@ -108,7 +108,7 @@ class GraphRenderer extends GraphWidget implements Renderer {
 
 let opened = 0;
 
-/** A graph beside its notebook: closed, it is gone, and its output shows the graph again. */
+/** A graph beside its notebook; when it is closed, the output shows the graph again. */
 class BesideWidget extends GraphWidget {
   protected override onCloseRequest(): void {
     this.dispose();
@@ -158,7 +158,7 @@ function addBeside(app: JupyterFrontEnd, palette: ICommandPalette | null): void 
   palette?.addItem({ command, category: "gdlab" });
 }
 
-/** The editor's part is a module of its own: a page that does not share the editor lacks this part alone. */
+/** Load the editor's part, a module of its own so that a page that does not share the editor lacks only this. */
 async function lightCells(app: JupyterFrontEnd): Promise<void> {
   try {
     const { IEditorExtensionRegistry, register } = await import("./editor.ts");
@@ -169,7 +169,7 @@ async function lightCells(app: JupyterFrontEnd): Promise<void> {
   }
 }
 
-/** Files of documents, by the same rule. */
+/** Register files of documents by the same rule. */
 async function openFiles(app: JupyterFrontEnd, rendermime: IRenderMimeRegistry): Promise<void> {
   try {
     (await import("./opener.ts")).register(app, rendermime);

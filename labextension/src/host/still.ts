@@ -1,4 +1,4 @@
-// The still picture of an output: what is seen before the front end is loaded, and where there is nothing else.
+// The still picture of an output: shown until the front end is loaded, or where it cannot be.
 
 import type { Payload } from "../doc/doc.ts";
 
@@ -17,7 +17,7 @@ function paragraph(...parts: (string | Node)[]): HTMLElement {
   return made;
 }
 
-/** The picture and what is said below it. */
+/** The picture and the line below it. */
 export function stillPicture(svg: string, note: string): HTMLElement[] {
   const picture = document.createElement("img"); // runs nothing of what it shows
   picture.className = "gd-picture";
@@ -27,7 +27,8 @@ export function stillPicture(svg: string, note: string): HTMLElement[] {
   return [picture, paragraph(`gdlab: ${note}`)];
 }
 
-/** Show the picture of an output, else its text, while the front end is loading; returns what says why it is not. */
+/** Show the picture of an output, else its text, while the front end is loading; return a function that shows why it
+ * failed. */
 export function meanwhile(el: HTMLElement, { svg, text, doc }: Output, retry: () => void): (error: unknown) => void {
   const shown = document.createElement("div"),
     words = document.createElement("pre");

@@ -67,7 +67,7 @@ export class View implements Mounted {
     this.#waiting.remove();
   }
 
-  /** The first word says which document is drawn: so only when it is known. */
+  /** Join the host, once it is known which document is drawn, because the first message says that. */
   #attach(): void {
     if (!this.host || this.#handle) return;
     this.#handle = this.host.attach(this.#scene?.doc.id ?? null);
@@ -93,7 +93,7 @@ export class View implements Mounted {
     if (host?.dead && this.#scene) this.#runHere(this.#scene.doc);
   }
 
-  /** A document that brings its data along is computed in the page, where no kernel has it: at a click, not before. */
+  /** Let the page compute a document that brings its data along and has no kernel; it begins at a click. */
   #runHere(doc: GraphDoc): void {
     const { run } = doc,
       { engine } = page();
@@ -111,7 +111,7 @@ export class View implements Mounted {
 
   #draw(doc: GraphDoc): void {
     if (this.#scene) inherit(doc, this.#scene.doc);
-    // Who is live knows of the run already; what comes with its end is for the notebook that is saved.
+    // A live view knows of the run already; the message at its end is for the saved notebook.
     const live = this.host !== null && !this.host.dead,
       known = (runs: GraphDoc["runs"]) => runs.filter(run => !live || run.label).length;
     const measured = ({ id, runs, plan, variants }: GraphDoc) =>

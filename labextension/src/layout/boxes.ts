@@ -13,9 +13,9 @@ export interface Drawn {
   leaf: boolean;
   lane: string;
   twin: number;
-  /** It stands for a closed group: its op is a label. */
+  /** Whether the box stands for a closed group, whose op is a label. */
   closed?: boolean;
-  /** Numbers in the place of the type. */
+  /** The numbers in place of the type. */
   lines?: readonly string[];
 }
 
@@ -63,7 +63,7 @@ export interface Cast {
   chains: ReadonlyMap<number, number[]>;
 }
 
-/** Shape ops between a parameter or constant and what reads it, each with the chain from the leaf to itself. */
+/** Shape ops between a parameter or constant and its reader, each with the chain from the leaf to itself. */
 export function chainsOf(nodes: readonly Pick<Drawn, "op" | "inputs" | "leaf" | "closed">[]): Map<number, number[]> {
   const found = new Map<number, number[]>(),
     read = new Set<number>();
@@ -78,7 +78,8 @@ export function chainsOf(nodes: readonly Pick<Drawn, "op" | "inputs" | "leaf" | 
   return found;
 }
 
-/** Leaves become pills, but where an op of the first lane has nothing else to stand under an `input` becomes a box. */
+/** Split the nodes into boxes and pills: leaves become pills, but an `input` that an op of the first lane has nothing
+ * else to stand below becomes a box. */
 export function cast(nodes: readonly Drawn[], firstLane: readonly boolean[], density: number): Cast {
   const chains = chainsOf(nodes),
     box = nodes.map((node, i) => !node.leaf && !chains.has(i)),
@@ -109,8 +110,8 @@ export function cast(nodes: readonly Drawn[], firstLane: readonly boolean[], den
   return { nodes, density, box, width, inputs, pills, readers, chains };
 }
 
-/** Moves boxes down to stand above the first of their readers within the lane: what hangs from no input (branches of
- * parameters and constants, and the inputs themselves), and what is read far below only. `row`: in index order. */
+/** Move boxes down to stand above the first of their readers within the lane: branches that depend on no input, inputs
+ * themselves, and boxes that are read only far below. `row`: in index order. */
 export function sink(who: Cast, row: Map<number, number>, within: (u: number) => boolean): void {
   const loose = new Map<number, boolean>(); // whether what reads it may be loose, too
   for (const u of row.keys()) if (who.inputs[u]!.every(a => loose.get(a))) loose.set(u, !who.nodes[u]!.leaf);
@@ -257,7 +258,7 @@ export class Sheet {
     return this.x[u]! + half(this.who.width[u]!);
   }
 
-  /** Each row that is crossed gives two points, so that the curve bends in the gaps only. */
+  /** Draw an edge between rows: each row that is crossed gives two points, so that the curve bends in the gaps only. */
   #through(a: number, b: number, way: number[], up: boolean): number[] {
     const step = up ? -1 : 1,
       [near, far] = up ? [0, NODE] : [NODE, 0];
@@ -269,7 +270,7 @@ export class Sheet {
     return [...flat, this.#middle(b), this.y[b]! + far!];
   }
 
-  /** Inside a row: straight from side to side, or in a hop over the boxes between. */
+  /** Draw an edge inside a row: straight from side to side, or in a hop over the boxes between. */
   #beside(a: number, b: number, level: number | undefined): number[] {
     const right = this.x[a]! + this.who.width[a]!,
       left = this.x[b]!,

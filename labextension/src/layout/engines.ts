@@ -59,7 +59,7 @@ function finished(
   };
 }
 
-/** Rows by longest path, every edge downwards; what is not needed so early stands next to the first of its users. */
+/** Rows by longest path, every edge downwards; a box that is not needed so early stands next to its first user. */
 export function layered(nodes: readonly Drawn[], density: number): Json {
   const who = cast(
     nodes,
@@ -103,7 +103,7 @@ function smallest(boxes: readonly number[], row: ReadonlyMap<number, number>): n
   return least === Infinity ? [] : [least];
 }
 
-/** forward 1, adjoint 2, forward2 3, adjoint2 4, … */
+/** The number of a lane: forward 1, adjoint 2, forward2 3, adjoint2 4, … */
 function laneNumber(lane: string): number {
   if (lane === "optimizer") return LAST;
   const match = /^(forward|adjoint)(\d*)$/.exec(lane);
@@ -112,8 +112,8 @@ function laneNumber(lane: string): number {
   return 2 * Number(match[2]!.slice(0, 6) || 1) - Number(match[1] === "forward");
 }
 
-/** The lane of every op: the one it names, or the next of its kind such that no edge goes left; what may be a pill
- * has 0. */
+/** The lane of every op: the one that the op names, or the next of its kind such that no edge goes left; 0 for possible
+ * pills. */
 function numbers(nodes: readonly Drawn[]): number[] {
   const found: number[] = [],
     pills = chainsOf(nodes);
@@ -252,7 +252,7 @@ function laneTitle(number: number, last: boolean): string {
   return number % 2 === 1 ? `forward${again} ↓` : `adjoint${again} ↑`;
 }
 
-/** Lanes side by side on common rows: an adjoint stands on the row of its op, what it reads of it comes by wire. */
+/** Lanes side by side on common rows: an adjoint stands on the row of its op, and reads forward values by wires. */
 export function lanes(nodes: readonly Drawn[], density: number): Json {
   const named = numbers(nodes),
     who = cast(
@@ -303,7 +303,7 @@ export function lanes(nodes: readonly Drawn[], density: number): Json {
   return finished(sheet, "lanes", right, ROW * count, wires, tints);
 }
 
-/** Lanes for a differentiated graph, layered for any other. */
+/** Lay a differentiated graph out in lanes, any other in layers. */
 export const layout = (nodes: readonly Drawn[], engine?: Engine, density = 0): Json =>
   engine === "lanes" || (!engine && nodes.some(node => node.lane.startsWith("adjoint")))
     ? lanes(nodes, density)

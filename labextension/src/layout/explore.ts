@@ -1,4 +1,4 @@
-// Parts of a graph: what lies within some edges of the selection, all inputs or all users, its layout alone; paths.
+// Parts of a graph: the nodes within some edges of the selection, all inputs or all users, and their layout; paths.
 
 import { engine } from "layout-engine";
 import { readLayout, type Layout, type Stage } from "../doc/doc.ts";
@@ -14,7 +14,7 @@ export const REACHES: Record<string, string> = {
   users: "all that needs it",
 };
 
-/** The nodes within reach of the seeds; what may be a pill comes along with every op that is kept. */
+/** The nodes within reach of the seeds; possible pills come along with each op that is kept. */
 export function around(stage: Stage, seeds: readonly number[], reach: string): Set<number> {
   const found = new Set(seeds),
     inputs = reach !== "users",
@@ -37,7 +37,7 @@ export function around(stage: Stage, seeds: readonly number[], reach: string): S
   return found;
 }
 
-/** The layout of some nodes of a stage, in the rows of all of them: what is left out is no box. */
+/** The layout of some nodes of a stage, in the rows of all of them; nodes that are left out have no box. */
 export function partLayout(stage: Stage, types: readonly { text: string }[], kept: ReadonlySet<number>): Layout {
   const order = [...kept].sort((a, b) => a - b),
     place = new Map(order.map((index, i) => [index, i])),
@@ -109,7 +109,7 @@ export function ways(
   return { paths, whole: true };
 }
 
-/** `3 paths, 4 to 9 edges`. */
+/** Count paths and their edges in words: `3 paths, 4 to 9 edges`. */
 export function toldWays({ paths, whole }: ReturnType<typeof ways>): string {
   const [low = 0, high = 0] = [paths[0], paths.at(-1)].map(path => (path?.length ?? 1) - 1);
   if (paths.length === 0) return whole ? "no path along the edges" : "no path was found in time";

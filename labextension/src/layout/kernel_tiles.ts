@@ -1,4 +1,4 @@
-// Which tile of a rectangle each workgroup of a kernel has, and what is drawn of many. Pure.
+// The tile of a rectangle that each workgroup of a kernel computes, and the ones to draw of many. Pure.
 
 import type { Covers } from "../doc/records.ts";
 
@@ -21,7 +21,7 @@ export interface Tiles {
   /** Tiles below and beside one another in one rectangle. */
   down: number;
   across: number;
-  /** Of a run that begins and ends inside of rows: its length, and all counts are in cells; 0: tiles are rectangles. */
+  /** The length of runs that begin and end inside of rows, with all counts in cells; 0: tiles are rectangles. */
   run: number;
   groups: number;
 }
@@ -74,7 +74,8 @@ export function runOf({ run, rows, columns }: Tiles, index: number): Area[] {
   ];
 }
 
-/** The elements of workgroup `index`, of a run and of a tile alike: what an operand of the same shape is read at. */
+/** The elements of workgroup `index`, of a run and of a tile alike: the places at which an operand of the same shape is
+ * read. */
 export function elementsOf(tiles: Tiles, { cell: [h, w] }: Covers, index: number): Area[] {
   if (tiles.run === 0) return [areaOf(tiles, index)];
   return runOf(tiles, index).map(({ row, column, rows, columns }) => ({
@@ -91,7 +92,7 @@ export function shown(count: number, most: number): (number | null)[] {
   return [...Array.from({ length: most - 2 }, (_, i) => i), null, count - 1];
 }
 
-/** An axis in pixels: where each drawn tile lies; the last one may be smaller, what is left out is narrow. */
+/** An axis in pixels: the place of each drawn tile; the last one may be smaller, gaps for left-out ones are narrow. */
 export interface Slot {
   index: number | null;
   at: number;
@@ -151,7 +152,7 @@ export function windowOf(window: readonly number[], index: number): Area {
   };
 }
 
-/** Part → its lines, from the runs of a document: first, last, first, last, … */
+/** Return the lines of each part, from the runs of a document: first, last, first, last, … */
 export function partsOfLines(parts: Readonly<Record<string, readonly number[]>> | null): Map<number, string[]> {
   const found = new Map<number, string[]>();
   for (const [part, runs] of Object.entries(parts ?? {}))

@@ -78,8 +78,8 @@ export function layoutOf(stage: Stage, types: readonly { text: string }[]): Layo
 const DENSITIES = [0, 1, 2, 3] as const;
 const denser = new WeakMap<Stage, Map<number, Layout>>();
 
-/** The densities at which a stage can be laid out at once: a large one, and one of another engine, is as it is. Numbers
- * on nodes (`--values`) stand in the place of the types, which denser pictures leave out. */
+/** The densities at which a stage can be laid out at once: a large one, or one of another engine, only at its own.
+ * Numbers on nodes (`--values`) stand in the place of the types, which denser pictures leave out. */
 export function densitiesOf({ nodes, layout }: Stage): readonly number[] {
   const asItIs = nodes.length > AT_ONCE || layout?.engine === "dot" || nodes.some(({ lines }) => lines !== undefined);
   return asItIs ? DENSITIES.slice(0, 1) : DENSITIES;

@@ -1,5 +1,5 @@
-// Rows of two layouts at one height: which rows of the right one belong to rows of the left one, and the layout with
-// its rows moved apart. Pure.
+// Put rows of two layouts at one height: match rows of the right one to rows of the left one, and move rows of a layout
+// apart. Pure.
 
 import type { Layout } from "../doc/doc.ts";
 import { NODE, ROW } from "../doc/metrics.ts";
@@ -20,8 +20,8 @@ function growing(pairs: readonly (readonly [row: number, at: number])[]): [numbe
   return found.reverse();
 }
 
-/** Where each row stands: a row with a partner on its row, one without on the next free one. `partner` of a row: the
- * row of the pane at the left, −1 for none. */
+/** Return the place of each row: a row with a partner on its partner's row, one without on the next free one.
+ * `partner`: the row of the left pane, −1 for none. */
 export function placesOfRows(partner: readonly number[]): number[] {
   const pairs = growing(partner.flatMap((at, row) => (at >= 0 ? [[row, at] as const] : []))),
     wanted = new Map(pairs);
@@ -30,7 +30,7 @@ export function placesOfRows(partner: readonly number[]): number[] {
   return found;
 }
 
-/** An edge that comes through closed rows bends in the first gap, and is straight through the others. */
+/** Straighten an edge through closed rows: it bends in the first gap, and is straight through the others. */
 function straightened(flat: readonly number[]): number[] {
   const found = flat.slice(0, 2);
   for (let i = 2; i < flat.length; i += 2) {
@@ -41,7 +41,7 @@ function straightened(flat: readonly number[]): number[] {
   return found;
 }
 
-/** The layout with row r at place[r]. */
+/** Return the layout with row r at place[r]. */
 export function spread(layout: Layout, place: readonly number[]): Layout {
   const shift = (row: number) => ROW * ((place[row] ?? row) - row),
     band = (y: number) => Math.min(place.length - 1, Math.max(0, Math.floor(y / ROW)));

@@ -1,4 +1,4 @@
-// Memory over time: the bytes that live at each dispatch, tensor upon tensor, above what is always there. Pure.
+// Memory over time: the bytes that live at each dispatch, tensor upon tensor, above the permanent buffers. Pure.
 
 import type { Plan } from "../doc/doc.ts";
 import { isPinned } from "./slots.ts";
@@ -11,7 +11,7 @@ export interface Band {
   below: number[];
 }
 export interface Mountain {
-  /** Bytes that are always there. */
+  /** The bytes of permanent buffers. */
   always: number;
   /** Bytes of reusable memory that live at each dispatch. */
   live: number[];
@@ -23,8 +23,8 @@ function groupOf(plan: Plan, dispatch: number): { start: number; stop: number } 
   return plan.groups[plan.dispatches[dispatch]?.group ?? -1] ?? { start: dispatch, stop: dispatch + 1 };
 }
 
-/** Tensors in the order in which they come to life. A barrier group runs as one: what lives at one of its dispatches
- * lives at all of them, as the plan counts its peak. */
+/** Return memory over time, tensors in the order of their first dispatch. A barrier group counts as one dispatch, as in
+ * the plan's peak: a tensor alive at one of its dispatches is alive at all. */
 export function mountain(plan: Plan): Mountain {
   const live = plan.dispatches.map(() => 0);
   const always = plan.intervals.reduce((sum, each) => sum + (isPinned(each) ? each.padded : 0), 0);

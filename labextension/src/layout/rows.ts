@@ -31,7 +31,7 @@ interface Units {
   x: number[];
 }
 
-/** The track of each (top row, bottom row): the first that is free again; when all but one are busy, the last. */
+/** The track of each (top row, bottom row): the first that is free there; when all but one are busy, the last. */
 export function tracks(spans: readonly Pair[], limit: number): number[] {
   const order = spans
     .map((_, i) => i)
@@ -77,7 +77,7 @@ function middle(values: number[]): number {
   return values[half(count - 1)]! + values[half(count)]!;
 }
 
-/** Four sweeps, down, up, down, up, with the neighbours in the row before. */
+/** Make four sweeps, down, up, down, up, with the neighbours in the row before. */
 function sweep(units: Units, visit: (row: number[], near: number[][]) => void): void {
   for (let pass = 0; pass < 4; pass++) {
     const up = pass % 2 === 1;
@@ -140,7 +140,7 @@ function spread(units: Units): void {
   });
 }
 
-/** Downwards: what has one neighbour above, nearly straight, goes exactly below it where there is room. */
+/** Move each box that is nearly below its only upper neighbour exactly below it, where there is room. */
 function straighten({ x, anchor, width, rows, above }: Units): void {
   for (const row of rows)
     row.forEach((u, i) => {
@@ -154,7 +154,7 @@ function straighten({ x, anchor, width, rows, above }: Units): void {
     });
 }
 
-/** x for boxes of these widths on these rows; `anchors` are the offsets at which edges meet them. */
+/** Return x for boxes of these widths on these rows; `anchors` are the offsets at which edges meet them. */
 export function place(
   widths: number[],
   anchors: number[],

@@ -1,4 +1,4 @@
-// Where the buffers of the arena stand: what is always there in a column to scale, slots in rows beside it. Pure.
+// The places of buffers in the arena: permanent ones in a column to scale, slots in rows beside it. Pure.
 
 import type { IntervalRecord, Plan } from "../doc/doc.ts";
 import { bytes, put } from "../doc/format.ts";
@@ -22,7 +22,7 @@ export const KINDS: Record<string, string> = {
   output: "outputs",
 };
 
-/** A buffer that is always there: its part of the column, and where its name stands (NaN: it is folded away). */
+/** A permanent buffer: its part of the column, and the place of its name (NaN: folded away). */
 export interface Segment {
   index: number;
   top: number;
@@ -31,7 +31,7 @@ export interface Segment {
   padding: number;
   label: number;
 }
-/** The buffers of a kind in the column; one alone has no label beside its own. */
+/** The buffers of a kind in the column; a single one has no label for the kind. */
 export interface Stratum {
   kind: string;
   nbytes: number;
@@ -62,7 +62,7 @@ export const isPinned = (interval: IntervalRecord): boolean => interval.pinned !
 
 const sum = (values: readonly number[]): number => values.reduce((a, b) => a + b, 0);
 
-/** The kinds of what is always there, largest first, each with its buffers, largest first. */
+/** Return the kinds of permanent buffers, largest first, each with its buffers, largest first. */
 function kindsOf(plan: Plan): [kind: string, indexes: number[], nbytes: number][] {
   const kinds = new Map<string, number[]>();
   plan.intervals.forEach((interval, index) => isPinned(interval) && put(kinds, interval.kind, index));
@@ -80,7 +80,7 @@ function kindsOf(plan: Plan): [kind: string, indexes: number[], nbytes: number][
 const shown = (kind: string, count: number, toggled: ReadonlySet<string>): boolean =>
   count <= FEW !== toggled.has(kind);
 
-/** Labels of 14 px beside their parts, none over another: each as near to its part as those above it let it. */
+/** Place labels of 14 px beside their parts without overlaps, each as near to its part as the labels above allow. */
 function strataOf(plan: Plan, unit: number, toggled: ReadonlySet<string>): Stratum[] {
   let top = 0,
     free = LABEL / 2; // the middle of the next label at the earliest
@@ -121,8 +121,8 @@ function rowsOf(plan: Plan, unit: number): Row[] {
 
 const endOf = (rows: readonly Row[]): number => (rows.length > 0 ? rows.at(-1)!.top + rows.at(-1)!.height : 0);
 
-/** Column and slots in one scale: the largest at which the column and the highest slot have room, less where that
- * makes room for all slots. */
+/** Place column and slots at the largest scale at which the column and the highest slot have room, or a smaller one
+ * that makes room for all slots. */
 export function arrange(plan: Plan, toggled: ReadonlySet<string>): Arrangement {
   const always = sum(kindsOf(plan).map(([, , nbytes]) => nbytes)),
     slots = plan.slots.filter(slot => slot.tenants.some(i => !isPinned(plan.intervals[i]!))),

@@ -12,8 +12,8 @@ export function extraRoom({ boxes }: Layout, lines: (index: number) => number): 
   return Array.from(found, each => each ?? 0);
 }
 
-/** The layout with row r taller by extra[r]: what is in a row keeps its distance from the row's top, what is in the gap
- * below it from its foot. */
+/** The layout with row r taller by extra[r]; points in a row keep their distance from its top, points in the gap below
+ * it from its foot. */
 export function stretched(layout: Layout, extra: readonly number[]): Layout {
   if (!extra.some(each => each > 0)) return layout;
   const before = [0];

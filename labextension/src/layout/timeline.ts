@@ -2,14 +2,14 @@
 
 import type { Hazard, Plan } from "../doc/doc.ts";
 
-/** What the widths are: the best that is known. */
+/** The measure of the widths: the best known one. */
 export type Basis = "measured" | "predicted" | "bytes";
 
 export interface Timeline {
   basis: Basis;
   /** Seconds, bytes, or dispatches where all are drawn alike. */
   unit: "s" | "B" | "";
-  /** Where each dispatch begins; at the end the sum. */
+  /** The start of each dispatch; at the end the sum. */
   starts: number[];
   /** The columns, as dispatches. */
   groups: { start: number; stop: number }[];
@@ -18,7 +18,7 @@ export interface Timeline {
 
 export const basisOf = ({ times, machine }: Plan): Basis => (times ? "measured" : machine ? "predicted" : "bytes");
 
-/** What a dispatch takes: its median, or launch + max(bytes / bandwidth, flops / peak), or the bytes that it moves. */
+/** The size of a dispatch: its median, or launch + max(bytes / bandwidth, flops / peak), or the bytes that it moves. */
 function sizeOf({ times, machine, dispatches }: Plan, k: number): number {
   if (times) return times.median[k]!;
   const { flops, bytes_read, bytes_written } = dispatches[k]!,
@@ -27,7 +27,7 @@ function sizeOf({ times, machine, dispatches }: Plan, k: number): number {
   return machine.launch_seconds + Math.max(moved / machine.bytes_per_second, flops / machine.flops_per_second);
 }
 
-/** `alike`: all dispatches as wide, in their order. */
+/** Return the columns of a plan; `alike`: all dispatches equally wide, in their order. */
 export function timeline(plan: Plan, alike = false): Timeline {
   const starts = [0];
   plan.dispatches.forEach((_, k) => starts.push(starts[k]! + (alike ? 1 : sizeOf(plan, k))));

@@ -50,7 +50,8 @@ export interface Handle {
 }
 
 export const QUEUED_AFTER = 300;
-/** An answer that a later command overtook by this much is not coming: its subshell died with a page. */
+/** The milliseconds after which an answer that a later command has overtaken counts as lost: its subshell died with a
+ * page. */
 export const LOST_AFTER = 5000;
 
 const ENDED = ["dead", "terminating", "restarting", "autorestarting"];
@@ -127,7 +128,7 @@ export class Host {
     if (Object.keys(known() ?? {}).length > 0) hear();
   }
 
-  /** A kernel that is shut down or restarted closes no comm: its connection tells. */
+  /** Watch the connection for a kernel that is shut down or restarted, because that closes no comm. */
   #watchKernel(): void {
     const kernel = this.#model.widget_manager?.kernel,
       end = () => this.close("the kernel has ended; run the cell again"),
@@ -158,13 +159,13 @@ export class Host {
     return [...this.#waiting.values()];
   }
 
-  /** Calls back after every change; returns the function that ends it. */
+  /** Call back after every change; return the function that ends it. */
   listen(callback: () => void): () => void {
     this.#listeners.add(callback);
     return () => this.#listeners.delete(callback);
   }
 
-  /** A view that draws document `id` (or none yet) joins; the first word says what need not be sent. */
+  /** Add a view that draws document `id` (or none yet); the first message says what need not be sent. */
   attach(id: string | null): Handle {
     const view = {};
     this.#views.set(view, true);
@@ -188,7 +189,7 @@ export class Host {
     };
   }
 
-  /** Sends a wish; the promise always resolves, with the kernel's answer or with why none will come. */
+  /** Send a command; the promise always resolves, with the kernel's answer or with the reason why none will come. */
   command(name: CommandName, args: Record<string, unknown> = {}): Promise<Answer> {
     if (this.dead) return Promise.resolve(GONE);
     const req = this.#nextReq++;
@@ -295,7 +296,7 @@ export class Host {
     for (const { req } of late) this.#settle(req, LOST);
   }
 
-  /** Before the first frame the two traits are all that is known of a session. */
+  /** Read the state from the two traits, which are all that is known of a session before the first frame. */
   #fromTraits(): void {
     if (this.live.frame >= 0) return;
     const state = (this.#model.get("state") as Live["state"] | undefined) ?? "none";

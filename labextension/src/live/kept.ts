@@ -37,7 +37,7 @@ export function keptOf({ study, id, view }: GraphDoc): Shared<Kept> {
   return keptNamed(study ?? id, JSON.parse(JSON.stringify({ bookmarks, map, labels, columns })) as Kept);
 }
 
-/** Keeps this, too, and tells everybody. */
+/** Keep these settings besides the others, and tell all listeners. */
 export function keep(kept: Shared<Kept>, change: Kept): void {
   kept.value = { ...kept.value, ...change };
   for (const listener of [...kept.listeners]) listener(kept.value);

@@ -21,7 +21,7 @@ export interface Live {
   place: string;
   /** A sample of the dispatches that a run goes through, −1 where none runs. */
   under_way: number;
-  /** Whether the run ends by the clock: `wanted` is how far it is. */
+  /** Whether the run ends by the clock; then `wanted` is the number of steps so far. */
   timed: boolean;
   norms: readonly NormRow[];
   norms_left_out: number;
@@ -31,7 +31,7 @@ export interface Live {
   engines: EnginesSection | null;
   events: readonly Event[];
   error: string;
-  /** The newest state of the study's sweep; null until the kernel tells one. */
+  /** The newest state of the study's sweep; null until the kernel sends one. */
   sweep: SweepSection | null;
 }
 
@@ -82,7 +82,8 @@ export function extremes(points: readonly Point[]): Point[] {
   return low === high ? [low] : low[0] < high[0] ? [low, high] : [high, low];
 }
 
-/** Every bucket of four keeps its lowest and highest point, the last one stays: the curve looks the same. */
+/** Thin out points: each bucket of four keeps its lowest and highest, and the last point stays, so the curve looks the
+ * same. */
 export function thinned(points: readonly Point[]): readonly Point[] {
   if (points.length <= MOST_POINTS) return points;
   const kept: Point[] = [];
@@ -107,7 +108,8 @@ const readPoints = (loss: unknown[]): Point[] =>
     return [number(step), number(value)] as const;
   });
 
-/** A frame that was overtaken gives its points only: its other figures are older than what is shown. */
+/** Take in a metrics frame; a frame that was overtaken only adds points, because its other figures are older than those
+ * shown. */
 export function withMetrics(live: Live, metrics: Metrics): Live {
   const fresh = readPoints(metrics.loss);
   if (!metrics.full && metrics.frame <= live.frame) return { ...live, points: merged(live.points, fresh) };
@@ -162,7 +164,7 @@ export const withEvent = (live: Live, event: Event): Live => ({
   events: [...live.events, event].slice(-MOST_EVENTS),
 });
 
-/** Which button acts in which state (view.md 10.1). Without a session Step and Run open one. */
+/** The commands that act in each state (view.md 10.1). Without a session Step and Run open one. */
 const ENABLED: Record<State, readonly CommandName[]> = {
   none: ["step", "run"],
   ready: ["step", "run", "reset", "value"],
@@ -181,7 +183,7 @@ const WHY: Record<State, string> = {
   closed: "the session is closed",
 };
 
-/** null when the command acts now, else the reason in words. */
+/** Return null if the command acts now, else the reason in words. */
 export function refusal(state: State, connected: boolean, command: CommandName): string | null {
   if (!connected)
     return state === "closed"

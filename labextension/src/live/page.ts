@@ -20,7 +20,8 @@ export interface Shared<T> {
   value: T;
   listeners: Set<(value: T) => void>;
 }
-/** The cell that a study was written in: its text, the lines of it that are lit, and what selects a line. */
+/** The cell that a study was written in: its text, the lines of it that are lit, and the function that selects a line.
+ */
 export interface Written {
   text: string;
   lit: ReadonlySet<number>;
@@ -35,7 +36,7 @@ export type Lit = (entity: string) => ReadonlySet<string>;
 export interface Page {
   /** The front-end module by version: the extension's, or asked from a kernel once. */
   core: Record<string, Promise<CoreModule>>;
-  /** What brings the second part of the front-end module (panes/later.ts), by version; absent where all is inside. */
+  /** The loader of the second part of the front-end module (panes/later.ts), by version; absent where all is in one. */
   later?: Record<string, () => Promise<unknown>>;
   /** The newest living host of each study. */
   hosts: Map<string, Host>;

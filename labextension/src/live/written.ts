@@ -1,4 +1,5 @@
-// The cell that a document was written in, for its editor: which lines are lit, and what selects one (editor.ts).
+// The cell that a document was written in, for its editor: the lit lines, and the function that selects one
+// (editor.ts).
 
 import type { GraphDoc } from "../doc/doc.ts";
 import type { Action } from "../panes/state.ts";

@@ -1,4 +1,4 @@
-// The arena: which buffers stand where in device memory, dispatch by dispatch, and what fills it at its peak.
+// The arena: the places of buffers in device memory, dispatch by dispatch, and the buffers at its peak.
 
 import { nodeName, type Plan } from "../doc/doc.ts";
 import { bytes, plural } from "../doc/format.ts";
@@ -14,7 +14,7 @@ import { selecting } from "./state.ts";
 
 const NARROWEST = 460;
 
-/** List what is in memory at the peak, largest first, the optimizer's state among it. */
+/** List the buffers in memory at the peak, largest first, the optimizer's state among it. */
 function peakList({ doc, reached }: Context, plan: Plan): HTMLElement {
   const at = plan.memory.peak_group!;
   const alive = plan.intervals
@@ -52,7 +52,7 @@ function peakList({ doc, reached }: Context, plan: Plan): HTMLElement {
 
 const NAMED = 8; // dispatches that are named one by one
 
-/** A word and the dispatches that it is said of, as links; a link to all of them where they are many. */
+/** Write a word and its dispatches as links; many of them as one link. */
 function usedBy({ act }: Context, plan: Plan, word: string, ks: readonly number[], none: string): Child {
   const name = (k: number) => `${k} ${plan.dispatches[k]!.label}`;
   const all = () => act(selecting(ks.map(k => `dispatch:${k}`)));
@@ -85,7 +85,7 @@ class ArenaPane implements Pane {
   readonly #holder = body({ class: "gd-arenabody" });
   readonly #buffer = h("div", { class: "gd-detail gd-buffer", "aria-live": "off" });
   readonly #observer: ResizeObserver;
-  /** The kinds of buffers, always there, that a person opened or closed. */
+  /** The kinds of permanent buffers that a person opened or closed. */
   readonly #open = new Set<string>();
   readonly #on = new Set<Switch>();
   #width = 0;
@@ -147,7 +147,7 @@ class ArenaPane implements Pane {
     });
   }
 
-  /** Show or hide the names of a kind of buffers that are always there. */
+  /** Show or hide the names of a kind of permanent buffers. */
   #toggle(kind: string): void {
     if (!this.#open.delete(kind)) this.#open.add(kind);
     this.#draw();
@@ -172,7 +172,7 @@ class ArenaPane implements Pane {
     reveal(this.#holder, all(this.#holder, "[data-lit]"));
   }
 
-  /** Select the buffer under the pointer, where buffers are drawn as mere shapes. */
+  /** Select the buffer under the pointer, if buffers are drawn as mere shapes. */
   #click(event: MouseEvent): void {
     const { svg } = this.#picture!;
     const { left, top } = boxOf(svg);

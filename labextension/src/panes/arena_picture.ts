@@ -1,4 +1,4 @@
-// Draw the arena: what is always there as a column to scale, x = dispatch, memory over time, and reusable slots to the
+// Draw the arena: permanent buffers as a column to scale, x = dispatch, memory over time, and reusable slots to the
 // scale of the column below each other.
 
 import type { Plan } from "../doc/doc.ts";
@@ -59,11 +59,11 @@ export class ArenaPicture {
   readonly #mountain: Mountain;
   readonly #merged = new Merged();
   readonly #over = s("g");
-  /** Where the column begins, and where dispatch 0 does. */
+  /** The x of the column and of dispatch 0. */
   readonly #bar: number;
   readonly #left: number;
   readonly svg: SVGSVGElement;
-  /** Where the slots end and the axis begins. */
+  /** The y at which the slots end and the axis begins. */
   #end = 0;
   constructor(plan: Plan, width: number, toggle: (kind: string) => void, arrangement: Arrangement, ghosts: boolean) {
     this.#plan = plan;
@@ -101,7 +101,7 @@ export class ArenaPicture {
     };
   }
 
-  /** The part of the column of a buffer that is always there. */
+  /** The part of the column of a permanent buffer. */
   #part({ top, height }: Segment): Place {
     return { x: this.#bar, y: TOP + top, width: BAR, height: Math.max(0.5, height) };
   }
@@ -123,7 +123,7 @@ export class ArenaPicture {
     ];
   }
 
-  /** Light the buffers and dispatches that are lit. */
+  /** Mark the lit buffers and dispatches. */
   light(lit: ReadonlySet<string>, selected: readonly string[], uses: Uses): void {
     this.#movePlayhead(lit, uses);
     if (!this.#dense) return;
@@ -159,7 +159,7 @@ export class ArenaPicture {
     return this.#plan.intervals[index]!.name || `buffer ${index}`;
   }
 
-  /** A buffer with its shapes and what is said of it. */
+  /** A buffer with its shapes and its words. */
   #block(key: string, index: number, told: string, inside: Child[]): SVGGElement {
     const { family, nbytes, padded, kind, alias_of: alias, pinned } = this.#plan.intervals[index]!,
       padding = padded > nbytes ? `, padded to ${bytes(padded)}` : "",
@@ -177,7 +177,7 @@ export class ArenaPicture {
     );
   }
 
-  /** A buffer that is always there; its name beside the column where its kind is open. */
+  /** A permanent buffer; its name beside the column where its kind is open. */
   #segment(segment: Segment, alone = ""): SVGGElement {
     const { index, padding, label: middle } = segment,
       place = this.#part(segment),
@@ -243,7 +243,7 @@ export class ArenaPicture {
     ]);
   }
 
-  /** Beside the line of the peak, never under it, where there is room. */
+  /** Place the label beside the line of the peak where there is room, never under it. */
   #labelAt(from: number, width: number, text: string): number {
     const peak = this.#peakAt() + 6,
       long = LETTER * text.length + 8;
@@ -320,7 +320,7 @@ export class ArenaPicture {
     return { outlines: s("g", { class: "gd-ghosts" }, saved, ...drawn), bottom: y };
   }
 
-  /** What a band of the mountain selects: the node whose tensor it is. */
+  /** The entity that a band of the mountain selects: the node whose tensor it is. */
   #tensor(index: number): string {
     const { node } = this.#plan.intervals[index]!;
     return node >= 0 ? `node:${this.#plan.stage}.${node}` : `interval:${index}`;
@@ -334,7 +334,7 @@ export class ArenaPicture {
     return ((FOOT - y) / MOUNTAIN) * this.#most;
   }
 
-  /** Memory over time: tensor upon tensor, on top of what is always there. */
+  /** Memory over time: tensor upon tensor, on top of the permanent buffers. */
   #overTime(): Child {
     const { live, always, bands } = this.#mountain,
       most = this.#most,

@@ -54,7 +54,7 @@ function showAnswer(place: Element, html: string): void {
   place.querySelector(".gd-panes")!.after(box);
 }
 
-/** Whether the buttons in `el` (or `el` itself) can act now, and if not, why. */
+/** Enable the buttons in `el` (or `el` itself) that can act now, and give the others the reason why they cannot. */
 export function enliven(el: HTMLElement, host: Host | null): void {
   const gone = !host || host.dead;
   for (const each of el.matches("[data-asks]")

@@ -1,4 +1,4 @@
-// Bookmarks: a name for a place and what is selected there, in one field: a new name keeps it, a known one goes there.
+// Bookmarks: names for a place and the selection there, in one field: a new name keeps them, a known one goes there.
 
 import type { GraphDoc } from "../doc/doc.ts";
 import { local, portable } from "../doc/select.ts";
@@ -10,7 +10,7 @@ import { opening, selecting, TABS, type Action, type Ui } from "./state.ts";
 
 export interface Bookmarks {
   el: HTMLElement;
-  /** To the empty field. */
+  /** Go to the empty field. */
   open(): void;
   destroy(): void;
 }
@@ -29,7 +29,7 @@ export function bookmarks(
     named = () => all().find(each => each.name === field.value.trim()),
     label = "bookmarks (b): a new name and Enter keeps what is selected, a known one goes there";
   const leave = () => field.closest<HTMLElement>(".gdlab")!.focus();
-  /** Goes to what is kept under the name in the field, else keeps what is selected under it. */
+  /** Go to the bookmark with the name in the field, else keep the selection under that name. */
   const enter = () => {
     const name = field.value.trim(),
       { selected, tab } = ui(),
@@ -63,7 +63,7 @@ export function bookmarks(
     "data-command": "bookmark",
     on: {
       focus: () => field.select(),
-      // What is picked from the list needs no Enter.
+      // A name picked from the list needs no Enter.
       input: ({ inputType }: InputEvent) => (inputType === "insertReplacementText" ? enter() : listed()),
       keydown: (event: KeyboardEvent) => {
         if (event.key === "Enter") enter();

@@ -45,7 +45,7 @@ export function buildingDress(
   };
 }
 
-/** The nodes that look different in two states. */
+/** The nodes that differ between two states. */
 export function changedBetween(a: Built | null, b: Built | null): Set<number> {
   const ends = [a, b].flatMap(each =>
     each ? [...each.flow, ...each.kept].flatMap(edge => edge.split(" ").map(Number)) : [],
@@ -55,7 +55,7 @@ export function changedBetween(a: Built | null, b: Built | null): Set<number> {
 
 export const keptWords = ({ bytes: now, all }: Built): string => `${bytes(now)} of ${bytes(all)} kept`;
 
-/** A column beside the wires that fills upwards, as the way back climbs. */
+/** A column beside the wires that fills upwards, as the backward pass climbs. */
 export function meterOf({ lanes, height }: Layout, built: Built | null): SVGElement[] {
   const lane = lanes.find(({ title }) => title.startsWith("adjoint"));
   if (!lane || !built || built.all === 0) return [];

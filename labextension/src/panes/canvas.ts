@@ -59,12 +59,12 @@ export class Canvas {
     glide(camera, before, this.#context.ui().selected);
   }
 
-  /** The dress of these nodes has changed, else of all: the same nodes in the same places. */
+  /** Draw these nodes, else all, again in the same places, after a change of their dress. */
   again(changed?: ReadonlySet<number>): void {
     if (this.#picture?.again(changed) === false) this.#camera!.seen();
   }
 
-  /** Scrolls to these, to the first of them where not all fit. */
+  /** Scroll to these, or to the first of them if not all fit. */
   look(entities: readonly string[]): void {
     const camera = this.#camera;
     const picture = this.#picture;

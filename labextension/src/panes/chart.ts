@@ -19,7 +19,7 @@ export function ticks(low: number, high: number, most = 5): number[] {
 const quantile = (sorted: readonly number[], q: number): number =>
   sorted[Math.min(sorted.length - 1, Math.max(0, Math.round(q * (sorted.length - 1))))]!;
 
-/** A range that one spike does not flatten: the middle 98 %, what lies no farther from them than they reach, the last
+/** A range that one spike does not flatten: the middle 98 %, values no farther from it than its own width, the last
  * value, and a little air; never empty. */
 export function robustRange(values: readonly number[], log = false): [low: number, high: number] {
   const finite = values.filter(Number.isFinite);
@@ -51,7 +51,7 @@ function trailing(values: readonly number[], span: number): number[] {
   });
 }
 
-/** Smooth with the mean of the points before: no later step has a part in it. Non-finite points are left out. */
+/** Smooth with the mean of the points before, never with later ones. Non-finite points are left out. */
 export function smoothed(points: readonly Point[], span = 20): Point[] {
   const finite = points.filter(point => Number.isFinite(point[1])),
     means = trailing(
@@ -61,14 +61,14 @@ export function smoothed(points: readonly Point[], span = 20): Point[] {
   return finite.map(([step], i) => [step, means[i]!]);
 }
 
-/** The end of the axis of steps: it grows with the data to the next 1, 2 or 5, and ends where the run is to end. */
+/** The end of the axis of steps: the next 1, 2 or 5 times a power of ten above the data, at most the end of the run. */
 export function axisEnd(last: number, wanted: number): number {
   const power = 10 ** Math.floor(Math.log10(Math.max(1, last)));
   const round = [1, 2, 5, 10].map(each => each * power).find(each => each >= last)!;
   return Math.max(1, last, last <= wanted ? Math.min(wanted, Math.max(10, round)) : last);
 }
 
-/** At most two points per column of pixels, lowest and highest: what more points would draw as well. */
+/** At most two points per column of pixels, lowest and highest, which look the same as all points. */
 export function decimated(points: readonly Point[], columns: number): readonly Point[] {
   if (points.length <= 2 * columns) return points;
   const size = points.length / columns,
@@ -127,7 +127,7 @@ function scalesOf(runs: readonly (readonly Point[])[], wanted: number, size: Siz
   };
 }
 
-/** Where a run began. */
+/** The step at which a run began, and its words. */
 export interface Began {
   step: number;
   label: string;
@@ -159,7 +159,7 @@ export function drawAxes({ xs, ys, left, x, y }: Scales, { width, height }: Size
   ];
 }
 
-/** Marks at the border for points that the range leaves out, and a line with a word where a run began. */
+/** Draw marks at the border for points that the range leaves out, and a line with a word where a run began. */
 function drawMarks(finite: readonly Point[], began: readonly Began[], scales: Scales, size: Size): Child[] {
   const { x, y, low, high } = scales,
     { width, height } = size,

@@ -33,7 +33,7 @@ function nameOf(key: PaneKey): string {
   return name ?? title;
 }
 
-/** The count beside a tab's name; empty where there is nothing to count. */
+/** The count beside a tab's name; empty if there is nothing to count. */
 function counts(doc: GraphDoc): Partial<Record<Tab, string>> {
   const sizes = (role: string) => doc.stages.filter(stage => stage.role === role).map(stage => stage.nodes.length);
   const written = sizes("written")[0],
@@ -247,7 +247,7 @@ export class Chrome {
     this.#showChain(ui, chain);
   }
 
-  /** Says something to those who listen, at most once a second; the newest wins. */
+  /** Announce something to screen readers, at most once a second; the newest wins. */
   say(text: string): void {
     clearTimeout(this.#saying);
     const wait = Math.max(0, this.#spoken + 1000 - Date.now());
@@ -285,7 +285,7 @@ export class Chrome {
     );
   }
 
-  /** A dot at the tab of the session says from every other tab how it is doing. */
+  /** Show the state of the session as a dot at its tab, visible from every other tab. */
   live(state: State, replaced = ""): void {
     this.#newer.dataset.newer = replaced;
     this.#newer.hidden = !replaced;
@@ -294,7 +294,7 @@ export class Chrome {
     tab.title = state === "none" ? "" : `the session is ${state}`;
   }
 
-  /** The views of the study that has the name now, where one stands in the page. */
+  /** Show the views of the study that has the name now, if the page has one. */
   #showNewer(event: MouseEvent): void {
     event.stopPropagation(); // this view would take the focus back
     const view = all<HTMLElement>(document, ".gdlab").find(each => each.dataset.study === this.#newer.dataset.newer);

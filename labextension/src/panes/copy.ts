@@ -136,7 +136,8 @@ export interface From {
   host: Host | null;
 }
 
-/** The stage of the selection as a cell. Python writes it: a document does not hold the numbers of its constants. */
+/** Write the stage of the selection as a cell. Python writes it: a document does not hold the numbers of its constants.
+ */
 async function cellText({ doc, selected, host }: From): Promise<string> {
   const stage = picked(doc, selected)[0]?.stage ?? doc.stages[0]!;
   if (!host || host.dead)
@@ -163,7 +164,7 @@ async function copyText(text: string, root: HTMLElement): Promise<void> {
   }
 }
 
-/** Into the clipboard; where a page may not, into a file. */
+/** Copy into the clipboard, or into a file if a page may not. */
 async function copyImage(blob: Blob | null, name: string): Promise<string> {
   try {
     await navigator.clipboard.write([new ClipboardItem({ "image/png": blob! })]);

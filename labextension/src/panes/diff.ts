@@ -1,4 +1,5 @@
-// The diff of two stages in one picture: what is the same, rewired, changed, moved into another node, removed, added.
+// The diff of two stages in one picture: nodes that are the same, rewired, changed, moved into another node, removed,
+// added.
 
 import { differing, LETTERS, type Change } from "../doc/union.ts";
 import { div, h, SMALL_BUTTON } from "../draw/dom.ts";
@@ -38,7 +39,7 @@ function make(context: Context): Pane {
     };
   let [left, right] = compared(doc),
     only = false;
-  /** Draw these two, and in a later document too. */
+  /** Draw these two stages, in later documents too. */
   const shown = (a: number, b: number) => {
     [left, right] = [a, b];
     doc.view = { ...doc.view, diff: [a, b], variant: undefined };

@@ -1,4 +1,4 @@
-// Dividers between panes that stand side by side: dragged, moved by keys, double-clicked; what a person chose is kept.
+// Dividers between panes that stand side by side: dragged, moved by keys, double-clicked; their places are kept.
 
 import type { GraphDoc } from "../doc/doc.ts";
 import { boxOf, h, handled, listen } from "../draw/dom.ts";
@@ -24,7 +24,7 @@ export function moved(widths: readonly number[], i: number, by: number): Shares 
   return widths.map((width, at) => (at === i ? left : at === i + 1 ? both - left : width <= RAIL ? 0 : width));
 }
 
-/** All width for pane `i`. */
+/** The shares that give all width to pane `i`. */
 export const alone = (count: number, i: number): Shares => Array.from({ length: count }, (_, at) => (at === i ? 1 : 0));
 
 const template = (shares: Shares): string =>
@@ -76,7 +76,7 @@ export class Dividers {
     keep(this.#kept, { columns: rounded ? { ...others, [this.#key]: rounded } : others });
   }
 
-  /** Apply what was chosen for this tab and this many panes, and put the dividers at the borders. */
+  /** Apply the shares chosen for this tab and number of panes, and put the dividers at the borders. */
   place(tab?: string): void {
     if (this.#dragging) return;
     this.#panes.style.gridTemplateColumns = ""; // as the style sheet has it at this width

@@ -18,7 +18,7 @@ const SIGNS: Record<string, string> = { gpu: "●", host: "○" };
 const bufferChip = (each: EdgeInput | EdgeOutput): Child =>
   chip(`interval:${each.interval}`, `buffer ${each.name}`, each.name);
 
-/** Inputs and where their values come from, outputs and where they land, as a table. */
+/** A table of inputs with the sources of their values, and outputs with their places. */
 export function edgeTable(edge: Edge): HTMLElement {
   const inputs = edge.inputs.map(each => {
     const from = edge.outputs[each.feed];
@@ -48,7 +48,7 @@ export function edgeTable(edge: Edge): HTMLElement {
   return div("gd-io gd-scroll", told, table("", head, h("tbody", null, ...inputs, ...outputs)));
 }
 
-/** What was counted since it was built, and what its memory holds. */
+/** The counters since the graph was built, and the content of its memory. */
 export function edgeCounters({ epoch, counters, memory }: Edge): { told: string; el: HTMLElement } {
   const value = (name: string, text: string) => h("span", { "data-value": name }, text);
   const sizes = Object.entries(memory).filter(([name, size]) => name.endsWith("_bytes") && size > 0);
@@ -64,7 +64,7 @@ interface Place {
   width: number;
 }
 
-/** Where the outputs lie in the arena, to scale; where that is too thin to be seen, 3 pixels wide. */
+/** The places of the outputs in the arena, to scale, but at least 3 pixels wide. */
 function slotPlaces(edge: Edge, room: number): Place[] {
   const scale = room / Math.max(1, edge.arena_bytes);
   return edge.outputs.map(({ byte_offset, nbytes }) => {

@@ -1,4 +1,4 @@
-// The e-graph of a pass as it grows, iteration by iteration: its picture, and beside it what is new in words.
+// The e-graph of a pass as it grows, iteration by iteration: its picture, and beside it the news in words.
 
 import { optimizerPasses, passName, type Pass, type Stage } from "../doc/doc.ts";
 import { growthOf, held, nameAt, planned, shown, type Growth } from "../doc/growth.ts";
@@ -156,7 +156,7 @@ class EGraphPane implements Pane {
     this.#go(0);
   }
 
-  /** Lay out the e-graph, or of a large one the classes that are wanted, in an empty picture. */
+  /** Lay out the e-graph, or, of a large one, the wanted classes, in an empty picture. */
   #lay(wanted: readonly string[]): void {
     const growth = this.#growth!;
     const context = this.#context;
@@ -212,13 +212,13 @@ class EGraphPane implements Pane {
     this.lit(this.#context.lit());
   }
 
-  /** Write what is new, and the class that is picked. */
+  /** Write the news of the iteration, and the picked class. */
   #tell(): void {
     const now = this.#now!;
     replace(this.#aside, iterationNews(now), classDetail(now, this.#picked));
   }
 
-  /** Scroll to these classes, to the first where not all fit. */
+  /** Scroll to these classes, or to the first if not all fit. */
   #look(names: readonly string[]): void {
     const { boxes } = this.#places!.plan;
     const places = names.flatMap(name => boxes.get(name) ?? []);

@@ -18,12 +18,12 @@ export interface Iteration {
   readonly pass: Pass;
   readonly growth: Growth;
   readonly at: number;
-  /** It is the last iteration: costs are known, and what was chosen. */
+  /** Whether this is the last iteration, with costs and choices. */
   readonly end: boolean;
   /** The e-nodes of each class now. */
   readonly held: Held;
 }
-/** The classes that are drawn, and where. */
+/** The classes that are drawn, and their places. */
 export interface Places {
   readonly names: readonly string[];
   readonly plan: Plan;
@@ -48,7 +48,7 @@ export function ruleOf({ pass }: Iteration, label: string): string | null {
   return index < 0 ? null : `rule:${pass.index}.${index}`;
 }
 
-/** Return the width that the box of a class needs for everything that is ever in it. */
+/** Return the width that the box of a class needs for all e-nodes that are ever in it. */
 export function classWidth(of: Pick<Iteration, "growth" | "doc">, name: string): number {
   const title = (each: string) => titleOf(of, each);
   const lines = everIn(of.growth, name).map(({ op, children, label }) =>
@@ -75,7 +75,7 @@ export function emptyPicture({ names, plan }: Places, join: Picture["join"]): Pi
   return { svg, ...frame, boxes: names.length, culled: false, join, ...drawing };
 }
 
-/** The operands of an e-node, cut to what fits in its line; leaves can be selected. */
+/** The operands of an e-node, cut to fit its line; leaves can be selected. */
 function operands(of: Iteration, children: readonly string[]): Child[] {
   let left = OPERANDS;
   return children.flatMap((child, i): Child[] => {

@@ -1,4 +1,5 @@
-// Describe an iteration of an e-graph in tables: which rules fired, what merged, and the e-nodes of one class.
+// Describe an iteration of an e-graph in tables: the rules that fired, the classes that merged, and the e-nodes of one
+// class.
 
 import { optimizeReport } from "../doc/doc.ts";
 import { plural, priced, sig } from "../doc/format.ts";
@@ -17,7 +18,7 @@ const heads = (first: string, ...numbers: string[]): [string, string][] => [
   ...numbers.map((text): [string, string] => ["gd-num", text]),
 ];
 
-/** The rules that fired in this iteration, with how often and how many e-nodes they added. */
+/** The rules that fired in this iteration, each with its count and the e-nodes that it added. */
 function firedRules(of: Iteration): Child {
   const { growth, at } = of;
   const added = growth.enodes.filter(({ since, label }) => since === at && label);
@@ -77,7 +78,7 @@ export function classDetail(of: Iteration, name: string): Child[] {
   ];
 }
 
-/** The sizes of the e-graph, and how much of it is drawn, in one line. */
+/** The sizes of the e-graph, and the part that is drawn, in one line. */
 export function sizeText({ growth, held }: Iteration, drawn: number): string {
   const inner = [...growth.classes.values()].filter(({ leaf }) => !leaf).length;
   const leaves = growth.classes.size - inner;

@@ -1,4 +1,4 @@
-// The engines of a run as a table: where the time of each went, who is late, bytes, loss.
+// The engines of a run as a table: the time of each by its use, late ones, bytes, loss.
 
 import type { EngineRow, EnginesSection } from "../doc/doc.ts";
 import { h, replace, setFlag, span, type Child } from "../draw/dom.ts";

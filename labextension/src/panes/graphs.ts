@@ -44,7 +44,7 @@ interface Options {
   zoom: boolean;
   /** The place in a comparison of two graphs. */
   side?: "left" | "right";
-  /** The text where there is no stage. */
+  /** The text to show without a stage. */
   missing: string;
 }
 
@@ -101,7 +101,7 @@ function dressOf({ stage, fold }: View, painted: Painted | null, grouped: boolea
   };
 }
 
-/** Whether a group is another, or lies in it. */
+/** Whether a group is the other one, or lies in it. */
 function inside({ groups }: Stage, group: number, outer: number): boolean {
   while (group >= 0 && group !== outer) group = groups[group]!.parent;
   return group >= 0;
@@ -111,7 +111,7 @@ function inside({ groups }: Stage, group: number, outer: number): boolean {
 const groupAt = (event: Event): string | null =>
   (event.target as Element).closest("[data-group]")?.getAttribute("data-group") ?? null;
 
-/** Draws the picture of one stage, or of what is around the selection in it. */
+/** A pane with the picture of one stage, or of the part around the selection. */
 class PicturePane implements Pane {
   readonly el: HTMLElement;
   readonly #context: Context;
@@ -124,13 +124,13 @@ class PicturePane implements Pane {
   #timer: ReturnType<typeof setTimeout> | undefined;
   #open: { stage: Stage; groups: Set<number>; toggled: boolean } | null = null;
   #walked: Stage | null = null;
-  /** The boxes of a group that opens or closes: the topmost stays at its height. */
+  /** The boxes of a group that opens or closes, of which the topmost stays at its height. */
   #toggled: ReadonlySet<string> | null = null;
   /** The overlay, reach and seeds of the picture. */
   #shown = "";
   /** The selection that was scrolled to. */
   #brought: ReadonlySet<string> | null = null;
-  /** Where the rows stand beside those of the left pane, and the layouts with their rows there. */
+  /** The places of the rows beside those of the left pane, and the layouts with their rows there. */
   #places: number[] | null = null;
   #spread = new Map<Layout, Layout>();
   /** Lanes: the step of the stepper, its meter, the layout and members of the picture, the header's fact. */
@@ -178,7 +178,7 @@ class PicturePane implements Pane {
     return this.#picture !== null;
   }
 
-  /** Say in the header and beside the wires what is kept. */
+  /** Show the kept bytes in the header and beside the wires. */
   #tellKept(): void {
     const built = this.#built,
       layout = this.#layout;
@@ -335,7 +335,7 @@ class PicturePane implements Pane {
     this.#redrawn();
   }
 
-  /** Lanes open at the loss, from which the way back begins: the foot of its row, with the gap that wires run in. */
+  /** Lanes open at the loss, where the backward pass begins: the foot of its row, with the gap that wires run in. */
   #lossFoot(shown: Stage, { boxes, lanes }: Layout): number | null {
     const [first] = lanes;
     if (!first) return null;
@@ -373,7 +373,7 @@ class PicturePane implements Pane {
     return [camera.el, camera.more.el, this.#map.el, ...(painted ? [painted.legend] : [])];
   }
 
-  /** Tell the right pane of a comparison where rows stand, or move them there. */
+  /** Tell the right pane of a comparison the places of rows, or move rows to their places there. */
   #match({ stage, fold, part }: View, layout: Layout): void {
     const { side, group } = this.#options,
       members = fold?.members ?? null;
@@ -507,7 +507,7 @@ class PicturePane implements Pane {
     return [forward, step.added[0] ?? -1].filter(i => i >= 0).map(i => `node:${stage.index}.${i}`);
   }
 
-  /** In a large picture what is lit may not be drawn: go to the first of it, once, so that scrolling stays free. */
+  /** Go to the first lit node of a large picture, where it may not be drawn; once, so that scrolling stays free. */
   #bring(lit: ReadonlySet<string>): boolean {
     const camera = this.#camera;
     const picture = this.#picture;
@@ -578,8 +578,8 @@ export function laneStages(stages: readonly Stage[]): Choice[] {
   );
 }
 
-/** How a graph is opened for training: as the cell that it was written in, else (a model of a file or a library) as a
- * study, whose first output is then the loss. */
+/** The line that opens a graph for training: its cell, or for a model of a file or a library a study whose first output
+ * is the loss. */
 const training = ({ title, sources }: GraphDoc): string =>
   sources.some(({ kind, name }) => kind === "cell" && name.startsWith("Cell"))
     ? `%%graph ${title} --train`

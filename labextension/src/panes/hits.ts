@@ -1,4 +1,4 @@
-// What a search finds in all tabs: nodes of every stage, dispatches and buffers, each with its kind and its tab.
+// The hits of a search in all tabs: nodes of every stage, dispatches and buffers, each with its kind and its tab.
 
 import { nodeName, type GraphDoc } from "../doc/doc.ts";
 import { put, whole } from "../doc/format.ts";
@@ -100,7 +100,7 @@ export class HitList {
     if (on) this.#fill();
   }
 
-  /** Show what was found, and where it is beside the open tab; the words for it. */
+  /** Show the hits, with links to those in other tabs; return their number in words. */
   show(doc: GraphDoc, tab: Tab, found: Found): string {
     const others = new Map<Tab, Hit[]>();
     for (const hit of found.hits) if (!isHere(doc, tab, hit)) put(others, hit.tab, hit);
@@ -121,7 +121,7 @@ export class HitList {
     return [...others].map(told).join(", ");
   }
 
-  /** To the tab of a hit; what no search marks there is selected. */
+  /** Go to the tab of a hit; select a hit that the search does not mark there. */
   #go({ entity, kind, tab }: Hit, select = kind !== "node"): void {
     this.#act(opening(tab));
     if (select) this.#act(selecting([entity]));

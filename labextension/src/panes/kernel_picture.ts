@@ -1,5 +1,5 @@
-// The picture of a kernel beside its WGSL: the result in tiles of workgroups, one tile lit, what is read for it; a part
-// of the picture and the lines that work on it light together.
+// The picture of a kernel beside its WGSL: the result in tiles of workgroups, one tile lit, the operands that it reads;
+// a part of the picture and its lines light up together.
 
 import type { Covers, KernelRecord } from "../doc/records.ts";
 import { plural, whole } from "../doc/format.ts";
@@ -45,7 +45,7 @@ const cut = (text: string, width: number): string => {
   return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 };
 
-/** Where an area of a rectangle lies in its box, to scale; never thinner than a line can show. */
+/** The place of an area of a rectangle in its box, to scale, but never thinner than a line. */
 function inside([x, y, width, height]: Box, rows: number, columns: number, area: Area): Box {
   const across = width / Math.max(1, columns),
     down = height / Math.max(1, rows);
@@ -56,13 +56,13 @@ function inside([x, y, width, height]: Box, rows: number, columns: number, area:
 
 interface DrawnTiles {
   lines: Child[];
-  /** Where a tile is drawn; null where it is left out. */
+  /** The place at which a tile is drawn; null if it is left out. */
   at(index: number): Box | null;
   /** The tile under a point. */
   pick(x: number, y: number): number | null;
 }
 
-/** The lines between tiles, an ellipsis where some are left out, and where each tile is drawn. */
+/** The lines between tiles, an ellipsis where some are left out, and the place of each tile. */
 function drawnTiles(tiles: Tiles, [x, y, width, height]: Box): DrawnTiles {
   const across = axis(tiles.columns, tiles.wide, width, 12),
     down = axis(tiles.rows, tiles.high, height, 10);
@@ -93,7 +93,7 @@ function drawnTiles(tiles: Tiles, [x, y, width, height]: Box): DrawnTiles {
 const dots = (x: number, y: number, width: number, height: number, sign: string): SVGGElement =>
   s("g", null, rect("gd-kgap", [x, y, width, height]), label(x + width / 2, y + height / 2 + 4, sign, "middle"));
 
-/** Steps of a loop along a box: the first of them lit, those that are not drawn left out with an ellipsis. */
+/** Steps of a loop along a box: the first one is lit, an ellipsis stands for those left out. */
 function slices(box: Box, length: number, step: number, upright: boolean, lit: number): Child[] {
   const [x, y, width, height] = box;
   const slots = axis(length, step, upright ? height : width, 6);
@@ -106,7 +106,7 @@ function slices(box: Box, length: number, step: number, upright: boolean, lit: n
 
 export interface KernelPicture {
   el: HTMLElement;
-  /** Light these parts of the work, in the picture and in its list. */
+  /** Light up these parts of the work, in the picture and in its list. */
   light(parts: readonly string[]): void;
 }
 
@@ -126,7 +126,7 @@ function partText(name: string, operand: (k: number) => string): string {
 const ORDER = ["where", "loop", "read", "work", "meet", "store"];
 const rank = (name: string): number => ORDER.indexOf(name.startsWith("read") ? "read" : name);
 
-/** The drawing of what workgroup `at` of a kernel has and reads. */
+/** The drawing of workgroup `at` of a kernel: its part of the result, and its operands. */
 class Drawing {
   readonly svg: SVGSVGElement;
   readonly #covers: Covers;
@@ -150,7 +150,7 @@ class Drawing {
     this.#draw();
   }
 
-  /** The tile under the pointer is the lit one. */
+  /** Light up the tile under the pointer. */
   #follow(event: PointerEvent): void {
     const frame = this.svg.getBoundingClientRect(),
       scale = WIDTH / Math.max(1, frame.width);
@@ -196,7 +196,7 @@ class Drawing {
     ];
   }
 
-  /** What one invocation computes, at the beginning of the lit tile. */
+  /** The part that one invocation computes, at the beginning of the lit tile. */
   #each(lit: Box, [high, wide]: readonly [number, number]): Box {
     const { rows, columns } = areaOf(this.#tiles, this.#at);
     const own = { row: 0, column: 0, rows: Math.min(high, rows), columns: Math.min(wide, columns) };
@@ -220,7 +220,7 @@ class Drawing {
     return [x, y, width, this.#runRows() < this.#tiles.rows ? height - TEXT : height];
   }
 
-  /** Where run `index` is drawn: up to three boxes. */
+  /** The boxes, at most three, of run `index`. */
   #runBoxes(room: Box, index: number): Box[] {
     const rows = this.#runRows(),
       { columns } = this.#tiles;
@@ -229,7 +229,7 @@ class Drawing {
       .map(each => inside(room, rows, columns, { ...each, rows: Math.min(each.rows, rows - each.row) }));
   }
 
-  /** Runs that end inside of rows: the first rows, as many as show a few runs. */
+  /** Draw runs that end inside of rows: the first rows, as many as show a few runs. */
   #runs(box: Box): Child {
     const { rows: all, run, columns, groups } = this.#tiles,
       rows = this.#runRows(),
@@ -317,7 +317,7 @@ class Drawing {
     return part("loop", ...words.map((text, i) => label(0, TEXT + 24 + 13 * i, text)));
   }
 
-  /** Where invocations of a workgroup exchange values. */
+  /** The memory through which invocations of a workgroup exchange values. */
   #memory(x: number, y: number, width: number): Child {
     return part("meet", rect("gd-kmemory", [x, y, Math.max(120, width), 18]), label(x + 7, y + 13, "workgroup memory"));
   }
@@ -385,7 +385,7 @@ class Drawing {
     ];
   }
 
-  /** An operand in small, with what the lit tile reads of it. */
+  /** A small operand, with the part that the lit tile reads. */
   #read([k, place, rows, columns]: Read, y: number): { children: Child[]; height: number } {
     if (place === "window" && this.#covers.window) {
       return { children: [this.#window(k, [0, y, SIDE, 62])], height: 74 };
@@ -410,7 +410,7 @@ class Drawing {
     };
   }
 
-  /** The areas of an operand that the lit tile reads; none where the data decide. */
+  /** The areas of an operand that the lit tile reads; none if they depend on data. */
   #readAt(place: string, rows: number, columns: number): Area[] {
     const tiles = this.#tiles,
       own = elementsOf(tiles, this.#covers, this.#at),
@@ -434,7 +434,7 @@ class Drawing {
     }
   }
 
-  /** Where the elements of an area come from, each for itself; of large areas the first. */
+  /** The source of each element of an area; for large areas of the first ones. */
   #moved({ row, column, rows, columns: count }: Area, wide: number): Area[] {
     const rowsOf = Array.from({ length: Math.min(rows, 64) }, (_, i) => (row + i) * this.#covers.shape[2] + column);
     const places = rowsOf.flatMap(at => movedTo(this.#covers.map ?? [0], at, at + Math.min(count, 256) - 1));
@@ -454,7 +454,7 @@ function lightParts(root: Element, parts: readonly string[]): void {
   for (const each of all(root, "[data-part]")) setFlag(each, "data-on", on(each));
 }
 
-/** The picture of a kernel, its parts as a list, and the reason of its schedule. `over` is told the parts under the
+/** The picture of a kernel, its parts as a list, and the reason of its schedule. `over` gets the parts under the
  * pointer or the focus, none when it leaves; `go` goes to the lines of a part. */
 export function kernelPicture(
   { covers, parts, why }: KernelRecord,

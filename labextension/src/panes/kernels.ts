@@ -1,4 +1,5 @@
-// The kernels: WGSL as it is sent to the device, the nodes of each line in the gutter, and what the kernel is bound to.
+// The kernels: WGSL as it is sent to the device, the nodes of each line in the gutter, and the buffers that the kernel
+// binds.
 
 import type { GraphDoc, KernelRecord, Plan } from "../doc/doc.ts";
 import { plural, seconds, whole } from "../doc/format.ts";
@@ -10,7 +11,7 @@ import { kernelPicture } from "./kernel_picture.ts";
 import { body, chip, entity, facts, frame, highlighted, notCompiled, pane, retitle, swatch } from "./pane.ts";
 import type { Context, Pane, PaneRecord } from "./pane.ts";
 
-/** "matmul ×5, relu": names once, with how often. */
+/** "matmul ×5, relu": names once, with their counts. */
 function counted(names: string[]): string {
   const times = new Map<string, number>();
   for (const name of names) times.set(name, (times.get(name) ?? 0) + 1);
@@ -62,7 +63,7 @@ function codeLines(doc: GraphDoc, kernel: KernelRecord, index: number): HTMLElem
   );
 }
 
-/** The intervals that a dispatch binds, in binding order: what it only reads, then what it writes. */
+/** The intervals that a dispatch binds, in binding order: first those that it only reads. */
 function boundTo(plan: Plan, dispatch: number | undefined): number[] {
   const { reads = [], writes = [] } = plan.dispatches[dispatch ?? -1] ?? {};
   return [...reads.filter(each => !writes.includes(each)), ...writes];

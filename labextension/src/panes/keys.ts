@@ -38,7 +38,7 @@ export class Keys {
     this.#view = view;
   }
 
-  /** Runs the key; true when it was one of ours. */
+  /** Run the key; true when it was one of ours. */
   handle(event: KeyboardEvent): boolean {
     const target = event.target as Element;
     if (event.ctrlKey || event.metaKey) return false;
@@ -109,7 +109,7 @@ export class Keys {
     this.#view.act({ do: "face", face });
   }
 
-  /** Enter selects; on what is selected already it opens the kernel that runs it. */
+  /** Select an entity; if it is selected already, open the kernel that runs it. */
   #open(entity: string): void {
     const view = this.#view;
     if (!view.ui().selected.includes(entity)) return view.act(selecting([entity]));

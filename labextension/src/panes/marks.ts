@@ -1,5 +1,5 @@
-// Light entities: which elements of the panes stand for what, and the attributes data-lit, data-selected, data-preview,
-// data-hit, data-writes and data-reads.
+// Mark entities: the elements that stand for each in the panes, and the attributes data-lit, data-selected,
+// data-preview, data-hit, data-writes and data-reads.
 
 import { put } from "../doc/format.ts";
 import type { Uses } from "../doc/select.ts";
@@ -9,7 +9,7 @@ import type { Pane } from "./pane.ts";
 const NAMES = ["lit", "selected", "preview", "hit", "writes", "reads"] as const;
 type Name = (typeof NAMES)[number];
 
-/** The entities of a view that get each mark; what is under the pointer has its own time. */
+/** The entities of a view that get each mark; the preview of the one under the pointer has its own time. */
 export interface Marked extends Uses {
   lit: ReadonlySet<string>;
   selected: ReadonlySet<string>;
@@ -27,7 +27,7 @@ export class Marks {
     this.index();
   }
 
-  /** Look again: the pane drew other elements. */
+  /** Collect the elements again, after the pane drew others. */
   index(): void {
     this.#elements = new Map();
     for (const element of all(this.pane.el, "[data-entity]")) {
@@ -48,10 +48,10 @@ export class Marks {
     this.#swap("preview", preview);
   }
 
-  /** Scroll something lit into the pane's own scroller, unless something lit is in sight. */
+  /** Scroll a lit element into sight in the pane's own scroller, unless one is in sight. */
   reveal(): void {
     const byScroller = new Map<HTMLElement, Element[]>();
-    // What is selected itself comes before what it lights.
+    // The selected entities come before those linked to them.
     for (const element of [...this.#marked.get("selected")!, ...this.#marked.get("lit")!]) {
       const scroller = element.closest<HTMLElement>(".gd-scroll");
       if (!scroller || element.classList.contains("gd-edge")) continue;

@@ -1,5 +1,5 @@
-// The two graphs of a comparison: rows of the optimized one stand at the height of those that they came from, and a
-// bracket says which rule closed the rows between them.
+// The two graphs of a comparison: rows of the optimized one stand at the height of their origins, and a bracket names
+// the rule that closed the rows between them.
 
 import { optimizeReport, type GraphDoc, type Layout, type Pass, type Stage } from "../doc/doc.ts";
 import type { Hole } from "../doc/graphdoc.ts";
@@ -38,7 +38,7 @@ export const besideIn = (doc: GraphDoc): Beside => {
 
 const membersOf = (members: Members, v: number): readonly number[] => members?.[v] ?? [v];
 
-/** Say which rows the left pane shows; the right one follows. */
+/** Note the rows that the left pane shows, which the right one follows. */
 export function showRows(doc: GraphDoc, stage: Stage, members: Members, layout: Layout): void {
   const rows = new Map(
     layout.boxes.flatMap(({ row }, v) =>
@@ -61,7 +61,7 @@ function passBetween({ doc }: Context, stage: Stage): Pass | undefined {
   );
 }
 
-/** Where each row of the right pane stands; null: as it is. */
+/** The place of each row of the right pane; null: its own. */
 export function matchedRows(context: Context, stage: Stage, members: Members, layout: Layout): number[] | null {
   const { left } = besideIn(context.doc),
     shown = layout.boxes.filter(({ row }) => row >= 0);
@@ -88,7 +88,7 @@ function originsOf(context: Context, stage: Stage, i: number): number[] {
   return rowsAt(context, stage, i, `node:${index}`).filter(a => nodes[a]!.inputs.length > 0);
 }
 
-/** A bracket over each run of rows that a rewrite closed, with its rule and what it saved. */
+/** A bracket over each run of rows that a rewrite closed, with its rule and its saving. */
 export function closedRows(context: Context, stage: Stage, members: Members, layout: Layout): Hole[] {
   const pass = passBetween(context, stage),
     { left } = besideIn(context.doc);
@@ -135,7 +135,7 @@ function words(hole: Hole): Hole {
   return { ...hole, fact, rule, left: Math.floor(hole.x - ASIDE - wide) };
 }
 
-/** The words of a long bracket stand at its top, where the eye comes from. */
+/** The words of a long bracket stand at its top, where reading begins. */
 export function drawnHole({ entity, left, x, top, bottom, fact, rule, told }: Hole): SVGGElement {
   const middle = Math.min((top + bottom) / 2, top + ROW);
   const line = (text: string, y: number, name: string) => s("text", { class: name, x: x - ASIDE, y }, text);

@@ -28,7 +28,7 @@ export const tint = (value: number, low: number, high: number): number =>
       ? value / Math.max(-low, high)
       : (value - (high > 0 ? low : high)) / (high - low);
 
-/** Cells of one tint as one path; of what is not finite a path of crosses, under NaN. */
+/** The cells of each tint as one path; non-finite ones as a path of crosses, under NaN. */
 export function paths(cells: ArrayLike<number>, cols: number, low: number, high: number): Map<number, string> {
   const found = new Map<number, string>();
   for (let at = 0; at < cells.length; at++) {
@@ -69,12 +69,12 @@ function picture(
 const SCALE = Array.from({ length: 33 }, (_, i) => Math.min(254, 8 * i));
 const rect = (name: string, x: number, y: number, width: number, height: number): SVGElement =>
   s("rect", { class: name, x, y, width, height });
-/** Return a text that changes whenever values become old. */
+/** Return a text that changes whenever values become outdated. */
 const momentOf = ({ state, step, dispatch }: Live): string => `${state} ${step} ${dispatch}`;
 /** Rows and columns of the planes of a tensor. */
 const plane = ({ shape }: TensorValue): [number, number] => [shape.at(-2) ?? 1, shape.at(-1) ?? 1];
 
-/** Row and column of the largest difference, where the slice that is shown has it. */
+/** Row and column of the largest difference, if it lies in the shown slice. */
 function worstOf({ difference, slice }: Looked): number[] | null {
   const at = difference && (difference.unlike > 0 || number(difference.ulp) > 0) ? difference.at : [];
   return at.length > 0 && slice.every((index, i) => at[i] === index) ? [at.at(-2) ?? 0, at.at(-1)!] : null;
@@ -144,19 +144,19 @@ export class Glass {
     this.#context = context;
   }
 
-  /** Looks at a tensor by its name, or at an entity. */
+  /** Look at a tensor by its name, or at an entity. */
   look(name: string): void {
     this.#ask({ name, slice: [], row: 0, col: 0 });
   }
 
-  /** Shows what a document says of a tensor. */
+  /** Show the figures of a tensor in a document. */
   record(value: TensorValue): void {
     this.#asked = null;
     this.#draw(value);
     this.#say("as the document has it: other slices and exact values take a live session");
   }
 
-  /** After every step that somebody sees: the same look again. */
+  /** Look at the same tensor again after every visible step. */
   show(live: Live): void {
     const moment = momentOf(live);
     if (!this.#asked || moment === this.#moment) return;
@@ -175,7 +175,7 @@ export class Glass {
     this.#asked = null;
   }
 
-  /** One question at a time: of those that come meanwhile the last is asked next. */
+  /** Ask one question at a time; of those that come meanwhile the last is asked next. */
   #ask(asked: Asked): void {
     const context = this.#context,
       { state } = context.live(),
@@ -332,7 +332,7 @@ export class Glass {
     );
   }
 
-  /** Brings a slice, and the window to an element of it. */
+  /** Show a slice, with the window at an element of it. */
   #to(slice: number[], row: number, col: number): void {
     const [tall, wide] = plane(this.#value!);
     this.#again({ slice, row: begin(row, tall), col: begin(col, wide) });
@@ -349,7 +349,7 @@ export class Glass {
     );
   }
 
-  /** An arrow moves the window by a cell of the heat map, with Shift by a window. */
+  /** Move the window by an arrow key: by a cell of the heat map, with Shift by a window. */
   #key(event: KeyboardEvent): void {
     const way = ["ArrowUp", "ArrowLeft", "ArrowDown", "ArrowRight"].indexOf(event.key);
     if (way < 0 || !this.#asked || event.altKey) return;

@@ -11,7 +11,7 @@ import { course } from "./watches.ts";
 const TITLE = "norm of each parameter's gradient",
   WIDE = 30;
 
-/** Whether a course goes through so many powers of ten that a straight scale would show its beginning alone. */
+/** Whether a course spans so many powers of ten that a linear scale would show only its beginning. */
 export function wide(values: readonly unknown[]): boolean {
   const known = values.map(number).filter(Number.isFinite);
   return known.length > 0 && Math.min(...known) > 0 && Math.max(...known) > WIDE * Math.min(...known);
@@ -42,7 +42,7 @@ export class Norms {
   readonly el = h("section", { class: "gd-norms", hidden: true }, h("h4", null, TITLE), this.#list, this.#left);
   #shown: readonly NormRow[] | null = null;
 
-  /** Show the norms; whether they are drawn anew. */
+  /** Show the norms; return whether they are drawn anew. */
   show({ norms, norms_left_out: left }: Live): boolean {
     if (norms === this.#shown) return false;
     this.#shown = norms;

@@ -23,28 +23,28 @@ export interface Context {
   reached(entity: string): ReadonlySet<string>;
   readonly origins: Provenance["origins"];
   act(action: Action): void;
-  /** Tells those who listen. */
+  /** Announces a text to screen readers. */
   say(text: string): void;
   /** Sends a command to the kernel; what it answers appears in the session panel. */
   send(name: CommandName, args?: Record<string, unknown>): void;
-  /** A pane drew other elements: they are to be lit as well. */
+  /** Marks the elements of a pane that were drawn anew. */
   redrawn(key: PaneKey): void;
 }
 
 export interface Pane {
   readonly el: HTMLElement;
-  /** The selection moved, nothing is marked yet: show what is lit. True when other elements were drawn. */
+  /** Shows the lit entities after the selection moved, before marks; true when other elements were drawn. */
   choose?(lit: ReadonlySet<string>): boolean;
-  /** Bring the first of these into sight: a search found them. */
+  /** Brings the first of these hits of a search into sight. */
   seek?(hits: readonly string[]): void;
-  /** After elements are marked. */
+  /** Called after elements are marked. */
   lit?(lit: ReadonlySet<string>): void;
   /** The entity under the pointer, null for none. */
   hover?(entity: string | null): void;
   live?(live: Live, host: Host | null): void;
   /** The graph that the picture shows, for keys that walk along its edges. */
   walked?(): Stage | null;
-  /** Comma and full stop, where they mean something else than the next rewrite. */
+  /** Handles comma and full stop, if they mean something else than the next rewrite. */
   turn?(by: 1 | -1): void;
   destroy?(): void;
 }
@@ -81,7 +81,7 @@ export function frame(
   );
 }
 
-/** Another name, fact and controls in a pane's header. */
+/** Put another name, fact and controls in a pane's header. */
 export function retitle(el: HTMLElement, title: string, fact: string, ...controls: Child[]): void {
   const [name, said, tools] = el.firstElementChild!.children as unknown as [HTMLElement, HTMLElement, HTMLElement];
   el.ariaLabel = name.textContent = title;
@@ -89,10 +89,10 @@ export function retitle(el: HTMLElement, title: string, fact: string, ...control
   replace(tools, controls);
 }
 
-/** Other parts below a pane's header. */
+/** Put other parts below a pane's header. */
 export const refill = (el: HTMLElement, ...parts: Child[]): void => replace(el, el.firstElementChild, parts);
 
-/** Brings what is lit into sight once for each selection, so that scrolling stays free. */
+/** Bring lit entities into sight once for each selection, so that scrolling stays free. */
 export function once(bring: (lit: ReadonlySet<string>) => boolean): (lit: ReadonlySet<string>) => boolean {
   let brought: ReadonlySet<string> | null = null;
   return lit => lit !== brought && ((brought = lit), bring(lit));
@@ -131,7 +131,7 @@ export function fold(
 export const body = (props: Props | null, ...children: Child[]): HTMLDivElement =>
   h("div", { ...props, class: `gd-body gd-scroll ${(props?.class as string | undefined) ?? ""}` }, ...children);
 
-/** The name of a button: it begins with the words that stand on it, where it does not hold them. */
+/** The name of a button: it begins with the words on the button, unless it contains them. */
 function nameOf(label: string, children: readonly Child[]): string {
   const text = children.every(each => typeof each === "string") ? children.join("") : "";
   const isWord = /\p{L}{2}/u.test(text);
@@ -185,7 +185,7 @@ export const either = (label: string, off: string, on: string, chosen: boolean, 
     pick,
   );
 
-/** One of many, as the host's own list. */
+/** A choice of one of many, as the host's own list. */
 export function select(
   label: string,
   options: readonly (readonly [value: string, text: string])[],
@@ -209,7 +209,7 @@ export const entity = (name: string | null, label: string): Props => ({
   "aria-label": name ? label : null,
 });
 
-/** A small button for something that is named elsewhere, too. */
+/** A small button for an entity that is named elsewhere, too. */
 export const chip = (name: string | null, label: string, text: Child, title: string | null = null): HTMLButtonElement =>
   h("button", { class: "gd-chip", ...entity(name, label), role: null, title }, text);
 
@@ -226,7 +226,7 @@ export const empty = (...children: Child[]): HTMLElement => paragraph("gd-empty"
 
 export const UNOPTIMIZED = "This graph has not been optimized.";
 
-/** The text of a pane that needs a plan where there is none; `so` follows "Not compiled yet". */
+/** The text of a pane that needs a plan, if there is none; `so` follows "Not compiled yet". */
 export const notCompiled = ({ doc }: Context, so = ""): HTMLElement =>
   empty(`Not compiled yet${so}. `, h("code", null, `%graph_plan ${doc.title || "NAME"}`), " makes the plan.");
 

@@ -29,7 +29,7 @@ const apart = (context: Context, plan: Plan, k: number): string[] =>
     each.about && context.reached(each.about).has(`dispatch:${k}`) ? [refused(context, plan, each)] : [],
   );
 
-/** The same of two selected ones, the first before the other. */
+/** Say why two selected dispatches, the first before the other, are two. */
 function whyTwo(context: Context, plan: Plan, a: number, b: number): string[] {
   const { doc, reached } = context;
   const computes = (node: number, k: number) => reached(`node:${plan.stage}.${node}`).has(`dispatch:${k}`);
@@ -48,7 +48,7 @@ function whyTwo(context: Context, plan: Plan, a: number, b: number): string[] {
 const selectedDispatches = (context: Context): number[] =>
   indexesOf("dispatch", context.ui().selected).sort((a, b) => a - b);
 
-/** The facts about a dispatch; of two selected ones, why they are two. */
+/** The facts about a dispatch; for two selected ones, why they are two. */
 function detailOf(context: Context, plan: Plan, k: number): Child {
   const [a, b, ...others] = selectedDispatches(context);
   const missed = b !== undefined && others.length === 0 ? whyTwo(context, plan, a!, b) : apart(context, plan, k);
@@ -83,11 +83,11 @@ class PlanPane implements Pane {
   readonly #scroller = body(null);
   readonly #table: DispatchTable;
   readonly #trace: HTMLButtonElement;
-  /** Of a compiled graph: where inputs come from and outputs go. */
+  /** The sources of inputs and targets of outputs of a compiled graph. */
   readonly #edge: HTMLElement | null;
   readonly #box = h("div", { class: "gd-timebox" });
   readonly #observer: ResizeObserver;
-  /** Whether all dispatches are drawn as wide. */
+  /** Whether all dispatches are drawn equally wide. */
   #alike = false;
   #width = 0;
   #timeline: PlanTimeline | null = null;

@@ -71,7 +71,7 @@ export class PlanTimeline {
     this.#drawArrows(arrows.filter(touched).slice(0, MOST_ARROWS));
   }
 
-  /** Let the bar of a dispatch that is under way light up and fade. */
+  /** Let the bar of the dispatch under way light up and fade. */
   pulse(k: number): void {
     if (k < 0 || k >= this.#plan.dispatches.length || !moves()) return;
     const [x, right] = this.#span(k);
@@ -147,7 +147,7 @@ export class PlanTimeline {
     return this.#merged.el;
   }
 
-  /** The bar under the pointer is the entity of the drawing while the pointer is there. */
+  /** Make the bar under the pointer the entity of the drawing while the pointer is there. */
   #choose(): void {
     const { svg } = this;
     const at = (event: MouseEvent) => {
@@ -163,7 +163,7 @@ export class PlanTimeline {
     this.#arrows.replaceChildren(...arrows.map(each => this.#arrow(each)));
   }
 
-  /** From the end of one bar to the beginning of the other, the higher the farther. */
+  /** Draw an arrow from the end of one bar to the beginning of the other, higher for a longer way. */
   #arrow(each: Hazard): SVGElement {
     const { from, to, interval, hazard } = each,
       x1 = this.#span(from)[1] - 2,

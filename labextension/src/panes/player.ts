@@ -10,7 +10,7 @@ export interface PlayerOptions {
   /** The word for one state, as in "previous iteration". */
   unit: string;
   play: string;
-  /** The keys of the buttons are said on them. */
+  /** Whether the buttons name their keys. */
   keys?: boolean;
   go(to: number): void;
   /** Milliseconds between two states while it plays. */

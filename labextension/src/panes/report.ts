@@ -1,4 +1,4 @@
-// The OptimizeReport: what the optimizer did in three numbers, which rules, and why not more.
+// The OptimizeReport: the optimizer's work in three numbers, the rules it used, and why not more.
 
 import { opening } from "./state.ts";
 import { nodeName, optimizeReport, optimizerPasses, passName } from "../doc/doc.ts";
@@ -102,7 +102,7 @@ function rulesTable(pass: Pass, report: OptimizeReport): HTMLElement {
 
 const PLACES = 12; // of one refusal, one by one
 
-/** One refusal, with all the places where it was the same. */
+/** A row of one refusal, with all places where it was the same. */
 function missedRow(rows: OptimizeReport["missed"]): HTMLElement {
   const { label, text, about, reason, detail, guard } = rows[0]!,
     place = about && /^(node|edge|rule|step|dispatch|interval):/.test(about) ? about : null;
@@ -128,7 +128,7 @@ function missedRow(rows: OptimizeReport["missed"]): HTMLElement {
   );
 }
 
-/** A rule's label may be broken behind its arrow and its signs, not inside a word. */
+/** Allow line breaks in a rule's label behind its arrow and its signs, not inside a word. */
 const breakable = (label: string): Child[] =>
   label.split(/(?<=[→+(,])/).flatMap((part, i): Child[] => [i > 0 && h("wbr", null), part]);
 
@@ -308,7 +308,7 @@ function make(context: Context): Pane {
     el,
     live: (_, host) => enliven(el, host),
     choose(lit) {
-      // What is lit may be of the other pass: show that one.
+      // A lit entity may be of the other pass: show that one.
       const wanted = passes.findIndex(pass => [...lit].some(each => each.startsWith(`rule:${pass.index}.`)));
       if (wanted < 0 || wanted === at) {
         why.show(passes[at], passes[at] && optimizeReport(passes[at]));

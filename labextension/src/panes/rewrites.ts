@@ -9,7 +9,7 @@ import type { Context, Pane, PaneRecord } from "./pane.ts";
 import { lineOf, rewritePicture, ruleShown } from "./rule.ts";
 import { rewriteCount, rewritesOf } from "./tabcounts.ts";
 
-/** The nodes a step is about, by op and name, for people. */
+/** The nodes of a step, by op and name. */
 function aboutSteps(context: Context, pass: Pass): (step: RewriteStep) => string {
   const called = (op: unknown, name: unknown) => [op, name].filter(Boolean).join(" ");
   const names = new Map(

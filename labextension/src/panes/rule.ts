@@ -25,7 +25,7 @@ function marked(part: string): Child[] {
   });
 }
 
-/** A rule's line, then its source: folded where there is a line. */
+/** A rule's line, then its source, folded if there is a line. */
 export function ruleShown(line: string | undefined, source: RuleSource | undefined): Child[] {
   if (!line) return ruleSource(source);
   const code = h("div", { hidden: true }, ...ruleSource(source)),
@@ -61,7 +61,7 @@ function sidePicture(side: Side): SVGElement {
   );
 }
 
-/** The step as a picture: what the rule found ⇒ what it left. */
+/** The step as a picture: before ⇒ after. */
 export function rewritePicture(doc: GraphDoc, pass: Pass, k: number): Child {
   const sides = sidesOf(doc, pass, k);
   if (!sides) return null;

@@ -1,4 +1,4 @@
-// The drawing of one document: its panes, what is open and selected in them, and what is lit.
+// The drawing of one document: its panes, their open parts, the selection, and the lit entities.
 
 import type { GraphDoc } from "../doc/doc.ts";
 import { chain, local, portable, provenance, usesOf, type Provenance, type Uses } from "../doc/select.ts";
@@ -173,7 +173,7 @@ export class Scene implements Context {
     return { lit: this.#litNow, selected: new Set(this.#state.selected), hit: this.#found, ...this.#uses };
   }
 
-  /** What the search finds, and what of it this tab shows. */
+  /** Find the hits of the search, and those that this tab shows. */
   #search(): void {
     const { query, tab } = this.#state,
       key = `${query}\n${tab}`;
@@ -187,7 +187,7 @@ export class Scene implements Context {
     this.#seek = this.#hits.length > 0;
   }
 
-  /** Panes of the open tab exist, the others are hidden; everything that is lit is marked. */
+  /** Show the panes of the open tab, hide the others, and mark the lit entities. */
   show(moved: boolean): void {
     const focused = document.activeElement;
     this.#litNow = this.#provenance.lit(this.#state.selected);
@@ -262,7 +262,7 @@ export class Scene implements Context {
     this.chrome.destroy();
   }
 
-  /** Give the focus to what is lit, else to the view, if what held it was drawn anew or hidden with its tab. */
+  /** Give the focus to a lit element, else to the view, if its holder was drawn anew or hidden with its tab. */
   #keepFocus(focused: Element, current: PaneKey): void {
     const inPane = focused.isConnected ? focused.closest<HTMLElement>(".gd-pane") : null;
     if (focused.isConnected && !inPane?.hidden) return;

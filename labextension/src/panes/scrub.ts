@@ -1,4 +1,5 @@
-// The replay: a slider over the rewrites of a pass. Nodes keep their places; what a step adds and removes is marked.
+// The replay: a slider over the rewrites of a pass. Nodes keep their places; marks show the nodes that a step adds and
+// removes.
 
 import { optimizeReport, optimizerPasses, passName, typeText, type GraphDoc, type Pass } from "../doc/doc.ts";
 import { plural, priced, put, sig } from "../doc/format.ts";
@@ -24,7 +25,7 @@ const SPEEDS: [string, string][] = [
 ];
 const SHOWN = 12; // nodes of one step that are listed
 
-/** A pass after so many of its steps: which node stands in each place, and what the last step changed. */
+/** A pass after so many of its steps: the node in each place, and the changes of the last step. */
 class Replayed {
   readonly union: Replay;
   readonly #wires = new Map<string, Wire[]>();
@@ -46,12 +47,12 @@ class Replayed {
   readonly died = ({ life }: Tenant): boolean => this.at > 0 && life.died === this.at;
   readonly alive = ({ born, died }: { born: number; died: number }): boolean => born <= this.at && this.at < died;
 
-  /** Move to a step; the places that look different now. */
+  /** Move to a step; return the places that differ now. */
   move(to: number): Set<number> {
     const { steps, touched } = this.union;
     const from = this.at;
     this.at = Math.min(steps, Math.max(0, Math.round(to) || 0));
-    // What the step that is left had marked changes, too.
+    // The marks of the step that is left change, too.
     const changed = new Set(touched.slice(Math.min(from, this.at), Math.max(from, this.at) + 1).flat());
     this.settle(changed);
     return changed;
@@ -91,7 +92,7 @@ class Replayed {
   };
 }
 
-/** The nodes that the last step adds and takes away, as text. */
+/** The nodes that the last step adds and removes, as text. */
 function changeLines(replay: Replayed): Child[] {
   const { union, at, born, died, doc } = replay;
   const line = (tenant: Tenant): Child[] => {

@@ -63,7 +63,7 @@ class SessionPanel implements Pane {
   #width = 0;
   #log = false;
   #frame = 0;
-  /** Whether events were drawn before, and how many. */
+  /** Whether events were drawn before, and their number. */
   #seen = false;
   #written = 0;
   #drawn: Live | null = null;
@@ -150,7 +150,7 @@ class SessionPanel implements Pane {
     this.#chart.replaceChildren(this.#picture.svg);
   }
 
-  /** A run that began after others gets a mark in the chart; single steps do not. */
+  /** Mark in the chart the beginning of a run after others; single steps get no mark. */
   #noteRun(live: Live): void {
     const before = this.#drawn;
     const anew = before && live.step < before.step;
@@ -162,7 +162,7 @@ class SessionPanel implements Pane {
     if (live.timed || length > 1) this.#began = [...this.#began, { step: before.step, label }];
   }
 
-  /** How to begin: with a kernel, in the page, or not at all. */
+  /** Say how to begin: with a kernel, in the page, or not at all. */
   #writeHint(host: Host | null): void {
     const { doc } = this.#context,
       kind = host?.inPage ? "page" : host ? "kernel" : "none";

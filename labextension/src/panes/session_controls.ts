@@ -55,7 +55,7 @@ export class SessionControls {
   readonly #speed: HTMLSelectElement;
   readonly #watch: HTMLSelectElement;
   readonly #state = h("span", { class: "gd-state", "data-value": "state" });
-  /** Runs while Reset asks whether it is meant. */
+  /** The timer that runs while Reset asks for a second press. */
   #sure: ReturnType<typeof setTimeout> | undefined;
 
   constructor(context: Context) {
@@ -138,7 +138,7 @@ export class SessionControls {
     context.send(name, name === "run" ? { steps } : {});
   }
 
-  /** Reset throws steps away: a second press within four seconds does it. */
+  /** Ask again before Reset throws steps away: a second press within four seconds resets. */
   #askAgain(): void {
     const { word } = this.#buttons.get("reset")!;
     write(word, "Reset?");

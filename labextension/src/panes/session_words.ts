@@ -56,7 +56,7 @@ function recorded({ runs, plan }: GraphDoc): Live {
   };
 }
 
-/** The live session; where there is none, the last run of the document. */
+/** The live session; if there is none, the last run of the document. */
 export function shownSession(live: Live, host: Host | null, doc: GraphDoc): Live {
   if (live.state !== "none") return live;
   if (!host) return recorded(doc);
@@ -72,10 +72,10 @@ export function stateText({ state, reason }: Live, host: Host | null): string {
   return state === "none" ? "no session yet" : state;
 }
 
-/** The parts of memory in the order in which they are told: gdlab/session/totals.py. */
+/** The parts of memory in the order of gdlab/session/totals.py. */
 const PARTS = "inputs,parameters,gradients,optimizer state,outputs,caches,reusable slots,scratch".split(",");
 
-/** Say what the memory of a plan holds, in parts that add up. */
+/** Say how much memory of a plan each part takes; the parts add up. */
 export function memoryParts(plan: Plan | null): string {
   const found = plan?.memory.parts ?? {};
   return PARTS.flatMap(name => (found[name] ? [`${name} ${bytes(found[name])}`] : [])).join(", ");

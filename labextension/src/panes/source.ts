@@ -1,4 +1,5 @@
-// The source: one row per line of text, calls inside it as nested spans; both light with what came from them.
+// The source: one row per line of text, calls inside it as nested spans; both are linked to the nodes that came from
+// them.
 
 import type { GraphDoc, LineRecord, SourceRecord } from "../doc/doc.ts";
 import { plural, put } from "../doc/format.ts";

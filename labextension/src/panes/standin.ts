@@ -1,4 +1,4 @@
-// What stands for a pane whose part of the front end has not come: it says so, and shows the text of the pane.
+// A stand-in for a pane whose part of the front end is not loaded: it says so, and shows the text of the pane.
 
 import { h, replace } from "../draw/dom.ts";
 import { linesOf } from "./lines.ts";

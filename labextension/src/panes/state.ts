@@ -19,7 +19,7 @@ export interface PaneNames {
   readonly title: string;
   /** Its name on the switch of panes, where that is not its title. */
   readonly name?: string;
-  /** The view that says as text what the pane shows (gdlab/view/text/twin.py). */
+  /** The view that has the pane's content as text (gdlab/view/text/twin.py). */
   readonly twin: string;
 }
 
@@ -51,9 +51,9 @@ interface TabRecord {
   name: string;
   faces: PaneKey[];
   below: PaneKey[];
-  /** The tools stand above the panes. */
+  /** Whether the tools stand above the panes. */
   tools?: boolean;
-  /** The roles of the stages that are searched; all where none is said. */
+  /** The roles of the stages that are searched; all by default. */
   roles?: string[];
 }
 const OPTIMIZED = ["written", "optimized"];
@@ -76,7 +76,7 @@ export const ARRANGEMENT: Record<Tab, TabRecord> = {
   sweep: { name: "Sweep", faces: ["sweep"], below: [] },
 };
 
-/** The tabs of a document: that of a sweep where there was one. */
+/** The tabs of a document, with that of a sweep if there was one. */
 export const tabsOf = (doc: { sweep: unknown }): Tab[] => TABS.filter(tab => tab !== "sweep" || doc.sweep);
 
 
@@ -147,7 +147,7 @@ function select(ui: Ui, selected: readonly string[]): Ui {
   return { ...ui, selected, past: [...ui.past, ui.selected].slice(-KEPT), future: [] };
 }
 
-/** Shift adds what is not selected yet and takes away what is. */
+/** Add entities that are not selected yet, and remove those that are, as Shift does. */
 function toggled(selected: readonly string[], entities: readonly string[]): string[] {
   const kept = selected.filter(each => !entities.includes(each));
   return kept.length < selected.length ? kept : [...selected, ...entities];

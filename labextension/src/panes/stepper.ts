@@ -1,5 +1,5 @@
-// The autodiff stepper: one forward op at a time, backwards from the loss; its rule, its cotangents, what it keeps.
-// Where the document has the value of every node, as that of a tape, the ops as they ran forward stand before these.
+// The autodiff stepper: one forward op at a time, backwards from the loss; its rule, its cotangents, the values it
+// keeps. Where the document has the value of every node, as that of a tape, the ops as they ran forward come first.
 
 import { keptBytes } from "../doc/adjoints.ts";
 import { nodeName, typeText } from "../doc/doc.ts";
@@ -22,7 +22,7 @@ const SPEEDS: [string, string][] = [
 
 const keptBy = (step: DiffStep): number => (step.residuals ?? []).reduce((sum, each) => sum + each.nbytes, 0);
 
-/** One node as a row: what it is to this step, what it is called, and a fact. */
+/** One node as a row: its role in this step, its name, and a fact. */
 const nodeRow = (entityName: string, spoken: string, role: Child, name: Child[], fact: Child): Child =>
   h(
     "div",
@@ -71,7 +71,8 @@ function saved(doc: GraphDoc, pass: Pass, at: number, to: Stage): Child[] {
 
 type Checks = Map<string, HTMLElement>;
 
-/** "Is this rule the slope?": asked of the kernel, answered in green or red; the numbers are in the drawn answer. */
+/** "Is this rule the slope?": ask the kernel, and show its answer in green or red; the numbers are in the drawn answer.
+ */
 function check(context: Context, pass: Pass, at: number, known: Checks): Child[] {
   const { node } = pass.diffs[at]!,
     stage = context.doc.stages[pass.from]!.key,
@@ -121,11 +122,11 @@ function details(context: Context, pass: Pass, at: number, known: Checks): Child
   ];
 }
 
-/** The values of a stage by node, where the document has them. */
+/** The values of a stage by node, if the document has them. */
 const valuesOf = (doc: GraphDoc, stage: number): Record<string, unknown> | undefined =>
   doc.overlays.find(each => each.id === "value" && each.stage === stage)?.values;
 
-/** An op as it ran: what it read, and what came of it. */
+/** An op as it ran: its operands and its result. */
 function ran(doc: GraphDoc, stage: Stage, index: number, line: number): Child[] {
   const node = stage.nodes[index]!,
     values = valuesOf(doc, stage.index) ?? {};
@@ -145,8 +146,8 @@ function ran(doc: GraphDoc, stage: Stage, index: number, line: number): Child[] 
   ];
 }
 
-/** How many steps there are, backwards and forwards, and the stage that shows them. Steps below 0 are the ops as they
- * ran forward, the last of them -1. */
+/** The number of steps, backwards and forwards, and the stage that shows them. Steps below 0 are the ops as they ran
+ * forward, the last of them -1. */
 function ranges(doc: GraphDoc, passOf: () => Pass | undefined) {
   const lone = doc.stages.length === 1 && valuesOf(doc, 0) ? doc.stages[0]! : undefined;
   const forward = (pass: Pass | undefined) => {
@@ -166,7 +167,7 @@ const placeText = (at: number, forward: number, many: number): string =>
     ? `op ${whole(forward + at + 1)} of ${whole(forward)}, forward as it ran`
     : `op ${whole(at + 1)} of ${whole(many)}, backwards from the loss`;
 
-/** The forward step to which something lit elsewhere leads; null where it stands there, or nowhere. */
+/** The forward step of an entity that was lit elsewhere; null if the player stands there, or there is none. */
 function forwardStep(lit: ReadonlySet<string>, stage: Stage, forward: number, at: number): number | null {
   const lights = (node: number) => lit.has(`node:${stage.index}.${node}`);
   if (lights(forward + at)) return null;

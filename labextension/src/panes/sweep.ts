@@ -1,4 +1,4 @@
-// A sweep: its buttons and progress, all curves in one plot, a row per point. Live, or as the document has it.
+// A sweep: its buttons and progress, all curves in one plot, a row per point. Live, or from the document.
 
 import { number, type SweepPoint, type SweepSection } from "../doc/doc.ts";
 import { plural, sig, whole } from "../doc/format.ts";
@@ -16,7 +16,7 @@ const HEIGHT = 260,
 const CELLS = ["engine", "steps", "steps/s", "loss now", "lowest", "time"];
 const ENDED = ["done", "failed", "stopped", "waiting"];
 
-/** Where a curve goes, in pixels; what is not finite, or not positive on a logarithmic axis, is left out. */
+/** The points of a curve in pixels, without non-finite ones, or non-positive ones on a logarithmic axis. */
 export function placed({ curve }: SweepPoint, { x, y }: Scales, log: boolean): Point[] {
   return curve.flatMap(([step, value]) => {
     const loss = log ? Math.log10(number(value)) : number(value);
@@ -37,7 +37,7 @@ export function nearest(curves: readonly (readonly Point[])[], at: number, heigh
   return best;
 }
 
-/** The scales of the plot: the range was chosen with the document. */
+/** The scales of the plot, whose range is in the document. */
 function scalesOf({ range, log, points }: SweepSection, width: number): Scales {
   const [low, high] = range.map(each => (log ? Math.log10(number(each)) : number(each))) as [number, number];
   const most = axisEnd(Math.max(0, ...points.map(each => each.steps)), Math.max(...points.map(each => each.wanted)));
@@ -133,7 +133,7 @@ class SweepPanel implements Pane {
     this.#context.send("sweep", { do: wish, point });
   }
 
-  /** Which buttons act now. */
+  /** Enable the buttons that act now. */
   #allow(alive: boolean): void {
     const { state } = this.#data ?? { state: "" },
       runs = state === "running" || state === "paused";
@@ -282,7 +282,7 @@ class SweepPanel implements Pane {
     this.#tell(); // nothing scrolls: the words below the plot say what the row does
   }
 
-  /** The point under the pointer, or the chosen one, stands out in plot and table. */
+  /** Highlight the point under the pointer, or the chosen one, in plot and table. */
   #mark(): void {
     const shown = this.#hover >= 0 ? this.#hover : this.#chosen;
     const svg = this.#chart.firstElementChild;
@@ -296,7 +296,7 @@ class SweepPanel implements Pane {
     }
   }
 
-  /** Says of one point what the plot cannot: the loss under the pointer, or why it failed. */
+  /** Write about one point what the plot cannot show: the loss under the pointer, or why it failed. */
   #tell(at?: number): void {
     const shown = this.#hover >= 0 ? this.#hover : this.#chosen,
       point = this.#data?.points[shown];

@@ -16,7 +16,7 @@ export function addPanes(...added: PaneRecord[]): void {
 
 addPanes(beforePane, afterPane, lanesPane);
 
-/** The record of a pane; undefined while its part of the front end has not come. */
+/** The record of a pane; undefined while its part of the front end is not loaded. */
 export const recordOf = (key: PaneKey): PaneRecord | undefined => records.get(key);
 
 /** Load the second part: once, and again after a failure. */

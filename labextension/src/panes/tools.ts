@@ -1,4 +1,4 @@
-// The tools above the panes: search with its hits, how far pictures reach, what colours them, paths and copying.
+// The tools above the panes: search with its hits, the reach of pictures, their colours, paths and copying.
 
 import type { GraphDoc } from "../doc/doc.ts";
 import { parseEntity } from "../doc/select.ts";
@@ -12,7 +12,7 @@ import { copyAs, FORMATS } from "./copy.ts";
 import { mini, select } from "./pane.ts";
 import { selecting, type Action, type Ui } from "./state.ts";
 
-/** Additions to the pictures, by their keys in the list. */
+/** The additions to pictures, by their keys in the list. */
 const BESIDE = { paths: "paths between two", map: "overview (m)", labels: "bytes on edges (e)" };
 
 export class Tools {
@@ -121,14 +121,14 @@ export class Tools {
     return list;
   }
 
-  /** Says what came of something, in sight until the selection moves. */
+  /** Show the result of an action until the selection moves. */
   tell(text: string): void {
     this.#news = { text, selected: this.#ui().selected };
     this.#write();
     this.#say(text);
   }
 
-  /** Paths, or what is turned on and off; false for anything else. */
+  /** Find paths, or turn an addition on or off; false for any other tool. */
   press(tool: string): boolean {
     if (tool === "paths") this.tell(this.#paths());
     else if (tool === "map" || tool === "labels") this.#turn(tool);
@@ -136,7 +136,7 @@ export class Tools {
     return true;
   }
 
-  /** Selects all nodes on the paths between the two that are selected: they light, with the edges between them. */
+  /** Select all nodes on the paths between the two selected ones; they light up with the edges between them. */
   #paths(): string {
     const [one, other, more] = this.#ui().selected.map(parseEntity),
       [[stage, a] = [], [same, b] = []] = [one, other].map(each =>
@@ -166,7 +166,7 @@ export class Tools {
     );
   }
 
-  /** The count says which hit is selected. */
+  /** Show the hits; the count has the number of the selected one. */
   show(ui: Ui, found: readonly string[], everywhere: Found): void {
     const { error } = everywhere,
       elsewhere = this.#list.show(this.#doc, ui.tab, everywhere);

@@ -90,7 +90,7 @@ export class Watches {
     return made;
   }
 
-  /** The first dispatch of what is selected. */
+  /** The first dispatch of the selection. */
   #selected(): number {
     return Math.min(...indexesOf("dispatch", this.#context.lit()));
   }
@@ -112,7 +112,7 @@ export class Watches {
       });
   }
 
-  /** Whatever is selected: the kernel knows which tensor that is. */
+  /** Look at the tensor of the selected entity, which the kernel finds. */
   #lookAt(): void {
     const [entity] = this.#context.ui().selected;
     if (entity) this.#glass.look(entity);

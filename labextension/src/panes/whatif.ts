@@ -14,7 +14,7 @@ const SWITCHES: [key: string, text: string, on: boolean][] = [
   ["serial", "serial", false],
 ];
 
-/** Makes a variant and shows what became of the graph. */
+/** Make a variant and show its graph. */
 export const making = (
   context: Context,
   label: string,
@@ -43,7 +43,7 @@ export function compared({ stages, view }: GraphDoc): readonly [number, number] 
   return variant >= 0 ? [at("optimized"), variant] : (view?.diff ?? [0, 1]);
 }
 
-/** Rules that found something; equal nodes are one anyway. */
+/** The rules that found something, without the merging of equal nodes, which always happens. */
 function rulesOf(doc: GraphDoc): RuleStat[] {
   const found = optimizerPasses(doc)
     .flatMap(pass => optimizeReport(pass).rules)
@@ -76,7 +76,7 @@ function form(context: Context): HTMLElement {
   return div("", options, rules, making(context, "make the variant", "Apply", args, "apply"));
 }
 
-/** The switch, the form below it, and the table once there is something to compare. */
+/** The switch, the form below it, and the table once there are variants to compare. */
 export function whatIf(context: Context, show: (left: number, right: number) => void): HTMLElement {
   const { variants } = context.doc,
     held = div(""),
