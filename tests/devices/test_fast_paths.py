@@ -292,10 +292,10 @@ def test_the_first_step_takes_no_longer_than_three_others(device: str, case: str
 
 def test_long_work_tells_how_far_it_is(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     caplog.set_level("INFO", "gdlab.devices")
-    assert list(compile_progress.told("warm-up", [1, 2])) == [1, 2] and not caplog.messages
+    assert list(compile_progress.logged_progress("warm-up", [1, 2])) == [1, 2] and not caplog.messages
     times = iter([0.0, 0.5, 2.5, 2.9, 3.6, 4.0])
     monkeypatch.setattr(compile_progress.time, "monotonic", lambda: next(times))
-    assert list(compile_progress.told("warm-up", "abcd")) == ["a", "b", "c", "d"]
+    assert list(compile_progress.logged_progress("warm-up", "abcd")) == ["a", "b", "c", "d"]
     assert caplog.messages == ["warm-up: 1 of 4", "warm-up: 3 of 4", "warm-up: all 4 in 4.0 s"]
 
 

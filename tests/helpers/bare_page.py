@@ -50,7 +50,9 @@ def mount(page: Page, document: Any) -> None:
 
 def open_tab(page: Page, name: str) -> None:
     """Open a tab as a person does, in the bar or from the menu of those that have no room there, and wait until it is
-    drawn: some panes draw once they know their width, a frame later."""
+    drawn: some panes draw once they know their width, a frame later. The bar itself may have to fit a new width first.
+    """
+    settled(page)
     tab = page.locator(f'[role="tab"][data-tab="{name}"]')
     if tab.is_visible():
         tab.click()

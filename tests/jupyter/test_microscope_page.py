@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bare_page import AUDIT, CUT, live, mount, open_tab
+from browser import settled
 from playwright.sync_api import Locator, Page
 
 from gdlab import ops
@@ -287,6 +288,7 @@ def test_zoomed_to_200_percent_nothing_is_cut(page: Page, study: Study) -> None:
     answered(page, study)
     assert page.evaluate(AUDIT) == []
     page.set_viewport_size({"width": 555, "height": 450})
+    settled(page)
     assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth") and page.evaluate(CUT) == []
     box, frame = (part.bounding_box() for part in (glass.locator(".gd-heat"), glass))
     assert box is not None and frame is not None and box["x"] + box["width"] <= frame["x"] + frame["width"] + 1
