@@ -6,6 +6,7 @@ import os
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -101,6 +102,8 @@ class Meeting:
 
     def vote(self, mine: Vote) -> MeetingResult:
         """Exchange votes; returns when every engine has given its own."""
+        if self.size == 1:
+            return MeetingResult((mine.loss,), mine.stop, (0,) if mine.failed else ())
         begin = time.perf_counter()
         words = np.zeros((3, self.size))
         words[:, self.rank] = mine.loss, mine.stop, mine.failed
@@ -266,10 +269,15 @@ def sum_f16(comm: Any, sent: Array, result: Array) -> None:
 def _wait(comm: Any, request: Any) -> None:
     """Wait until a collective call has ended. A blocking call of MPI never leaves its core: with an engine on every
     core, other processes, the notebook's among them, were seen to stand still for up to 7 s."""
-    until = time.perf_counter() + (SPIN_SHORT if comm.Get_size() >= (os.cpu_count() or 1) else SPIN)
+    until = time.perf_counter() + (SPIN_SHORT if comm.Get_size() >= _cores() else SPIN)
     while not request.Test():
         if time.perf_counter() > until:
             time.sleep(NAP)
+
+
+@cache
+def _cores() -> int:
+    return os.cpu_count() or 1
 
 
 def _in_place() -> Any:

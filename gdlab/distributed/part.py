@@ -247,7 +247,7 @@ class _EnginePart:
             begin = time.perf_counter()
             self._attempt(session.steps.make_update)
             made, updates = made + job.accumulate, updates + 1
-            mean = float(np.mean(outcome.losses))
+            mean = sum(outcome.losses) / len(outcome.losses)
             self.losses.append(mean)
             own += time.perf_counter() - begin
             self._count(made, own, float(loss))
@@ -280,7 +280,7 @@ class _EnginePart:
             session.progress.draw_offset = number - session.progress.steps  # random numbers: those of one session
             self._step(session, uploads, step == made + self.job.accumulate - 1)
             losses += [loss for _, loss in session.take_losses(True)]
-        return float(np.mean(losses)) if losses else 0.0
+        return sum(losses) / len(losses) if losses else 0.0
 
     def _step(self, session: Session, uploads: Uploads, last: bool) -> None:
         """Make a step; after the last one of an update, send the gradients bucket by bucket."""
