@@ -59,9 +59,14 @@ class BucketLayout:
         return sum(each.size for each in self.gradients)
 
 
+def in_host_memory(session: Session) -> bool:
+    """Return whether gradients lie in memory of the host: they are reduced where they are, and never copied."""
+    return session.loaded.plan.target.adapter_class == "cpu"
+
+
 def ready_order(session: Session) -> tuple[str, ...]:
     """Return the names of the gradients that the update reads by the dispatch that writes each last."""
-    last = _last_writes(session)
+    last = _last_uses(session, reads=False)
     return tuple(name for name, _ in sorted(session.updates.gradient_buffers(), key=lambda each: last.get(each[1], 0)))
 
 
@@ -74,7 +79,7 @@ def usual_bytes(session: Session) -> int:
 def layout_of(session: Session, order: Sequence[str], bucket_bytes: int) -> BucketLayout:
     """Return the buckets of at most so many bytes over gradients in this order, which is the same on all engines: plans
     of other devices may write them in another one. Large gradients are cut."""
-    buffers, last = dict(session.updates.gradient_buffers()), _last_writes(session)
+    buffers, last = dict(session.updates.gradient_buffers()), _last_uses(session, reads=in_host_memory(session))
     types = {b.id: b.shape for b in (*session.loaded.plan.buffers, *session.updates.state_buffers)}
     gradients, start = list[Gradient](), 0
     for name in order:
@@ -91,8 +96,9 @@ def layout_of(session: Session, order: Sequence[str], bucket_bytes: int) -> Buck
     return BucketLayout(tuple(gradients), tuple(buckets))
 
 
-def _last_writes(session: Session) -> dict[int, int]:
-    """Return by buffer the number of dispatches of a step up to its last write before an update."""
+def _last_uses(session: Session, reads: bool) -> dict[int, int]:
+    """Return by buffer the number of dispatches of a step up to its last write before an update, or with `reads` up to
+    its last use."""
     update = session.updates.update
     dispatches = (*session.loaded.plan.dispatches, *update.dispatches[: update.early])
-    return {buffer: stop for stop, d in enumerate(dispatches, 1) for buffer in d.writes}
+    return {b: stop for stop, d in enumerate(dispatches, 1) for b in ((*d.reads, *d.writes) if reads else d.writes)}

@@ -13,7 +13,14 @@ import numpy as np
 
 from gdlab.base.types import Array
 from gdlab.devices.base import Readback, StepPart
-from gdlab.distributed.gradient_buckets import LARGE_BYTES, BucketLayout, layout_of, ready_order, usual_bytes
+from gdlab.distributed.gradient_buckets import (
+    LARGE_BYTES,
+    BucketLayout,
+    in_host_memory,
+    layout_of,
+    ready_order,
+    usual_bytes,
+)
 from gdlab.session import Session
 
 Wire = Literal["f32", "f16"]
@@ -122,18 +129,26 @@ class Meeting:
         each = 2 if self.wire == "f16" else 4
         self.buckets = [BucketTimes(bucket.stop, each * bucket.size) for bucket in self.layout.buckets]
         self._gradients = np.zeros(self.layout.size, np.float32)
+        if in_host_memory(session):
+            session.loaded.exclusively(lambda: self._lend(session))
+
+    def _lend(self, session: Session) -> None:
+        """Give the gradients of a session their places among those of the engine."""
+        for each in self.layout.gradients:
+            session.loaded.program.rebind(each.buffer, self._gradients[each.start : each.start + each.size])
 
     def parts(self, session: Session) -> list[StepPart]:
         """Return the parts of a step behind which the buckets are ready, each with a landing of its own."""
-        queue = session.loaded.program.queue
-        landings = [queue.readback(4 * bucket.size) for bucket in self.layout.buckets]
+        queue, shared = session.loaded.program.queue, in_host_memory(session)
+        landings = [queue.readback(0 if shared else 4 * bucket.size) for bucket in self.layout.buckets]
         made = zip(self.layout.buckets, landings, strict=True)
-        return [StepPart(bucket.stop, bucket.copies(landing), landing) for bucket, landing in made]
+        return [StepPart(bucket.stop, () if shared else bucket.copies(landing), landing) for bucket, landing in made]
 
     def send(self, landing: Readback) -> None:
-        """Begin the sum of the next bucket, whose landing is readable."""
-        part = self._part(len(self._sent))
-        part[:] = np.frombuffer(landing.view(), np.float32, part.size)
+        """Begin the sum of the next bucket, whose landing is readable; an empty one: the bucket lies in its place."""
+        if landing.nbytes:
+            part = self._part(len(self._sent))
+            part[:] = np.frombuffer(landing.view(), np.float32, part.size)
         landing.release()
         self._begin()
 
@@ -162,7 +177,7 @@ class Meeting:
                 mean = self._gradients[each.start : each.start + each.size]
                 session.loaded.program.upload(each.buffer, mean.reshape(each.shape))
 
-        if self.layout.gradients:
+        if self.layout.gradients and not in_host_memory(session):
             session.loaded.exclusively(run)
             seconds = time.perf_counter() - begin
             self.reducing += seconds
@@ -203,7 +218,9 @@ class Meeting:
 
     def rehearse(self, session: Session) -> tuple[float, float]:
         """Return the seconds that reading and writing all gradients take: measured on the first `REHEARSED_BYTES`."""
-        return session.loaded.exclusively(lambda: self._rehearse(session)) if self.size > 1 else (0.0, 0.0)
+        if self.size == 1 or in_host_memory(session):
+            return 0.0, 0.0
+        return session.loaded.exclusively(lambda: self._rehearse(session))
 
     def _rehearse(self, session: Session) -> tuple[float, float]:
         program, gradients = session.loaded.program, layout_of(session, ready_order(session), LARGE_BYTES).gradients

@@ -16,6 +16,7 @@ from typing import Any
 from gdlab.base.errors import ArgumentError
 from gdlab.base.words import duration, grid, nbytes, plural, sig, whole
 from gdlab.distributed.calibration import Calibration
+from gdlab.distributed.gradient_buckets import in_host_memory
 from gdlab.session import Session
 from gdlab.study.study import Study
 
@@ -134,9 +135,10 @@ class Scaling:
     @property
     def assumed(self) -> str:
         """Return the assumptions of the prediction in words."""
+        copied = f"to the host in {duration(self.read)} and back in {duration(self.write)}"
         return (
             f"step {duration(self.step)} on {self.device}, {plural(self.accumulate, 'batch')} an update; gradients "
-            f"{nbytes(self.nbytes)}, to the host in {duration(self.read)} and back in {duration(self.write)}; "
+            f"{nbytes(self.nbytes)}, {copied if self.read + self.write else 'in memory of the host'}; "
             f"link {self.link_words}, latency {self.latency_words}; a ring reduction, one part after the other"
         )
 
@@ -234,14 +236,16 @@ def _measured(study: Study) -> tuple[float, float, float, int]:
         times = [_seconds(lambda: _one_step(session)) for _ in range(_WARM_UP + _STEPS)][_WARM_UP:]
         names = [node.name for node in study.graph.parameters if session.has_param_grad(node.name)]
         gradients = {name: session.read_param_grad(name) for name in names}
-        read = min(_seconds(lambda: [session.read_param_grad(name) for name in names]) for _ in range(_READS))
+        read, written = 0.0, 0.0
 
         def write() -> None:
             for name, values in gradients.items():
                 session.set_parameter(name, values)  # as many bytes as its gradient, the same way
             session.wait()
 
-        written = min(_seconds(write) for _ in range(_READS))
+        if not in_host_memory(session):
+            read = min(_seconds(lambda: [session.read_param_grad(name) for name in names]) for _ in range(_READS))
+            written = min(_seconds(write) for _ in range(_READS))
     known = study.step_time
     step = sorted(times)[len(times) // 2] if known is None else known.median
     return step, read, written, sum(values.nbytes for values in gradients.values())

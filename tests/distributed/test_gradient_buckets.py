@@ -15,6 +15,7 @@ import gdlab as gd
 from gdlab.devices.base import StepPart
 from gdlab.distributed.gradient_buckets import LARGE_BYTES, SMALL_BYTES, layout_of, ready_order, usual_bytes
 from gdlab.distributed.meeting import Meeting
+from gdlab.graph import Graph
 
 BATCHES = batches(3)
 W, B, V = 16 * 32, 32, 32 * 4  # elements of the parameters of `regression`
@@ -46,6 +47,23 @@ def test_gradients_lie_in_the_order_in_which_they_are_ready() -> None:
     backwards = layout_of(session, ("w", "b", "v"), 4 * V)  # the order of another engine's plan: no part goes back
     stops = [b.stop for b in backwards.buckets]
     assert stops == sorted(stops) and stops[-1] == max(written.values())
+
+
+def test_a_gradient_that_later_dispatches_read_is_ready_behind_them_where_it_is_reduced_in_its_place() -> None:
+    """∂p is the adjoint of z = x · w + p, which ∂w = xᵀ · ∂p reads."""
+    needs("lavapipe")
+    for device, waits in (("cpu", True), ("wgpu", False)):
+        with Graph() as graph:
+            x, w, p = gd.input("x", (6, 4)), gd.parameter("w", (4, 3)), gd.parameter("p", (6, 3))
+            graph.output(gd.mse_loss((x @ w + p).tanh(), gd.input("y", (6, 3))))
+        session = gd.build_session(graph, device)
+        session.set_adam(0.1)
+        (first, _) = layout_of(session, ("p", "w"), 4 * 18).buckets
+        uses = [
+            k for k, d in enumerate(session.loaded.plan.dispatches, 1) if first.pieces[0][0] in (*d.reads, *d.writes)
+        ]
+        assert len(uses) > 1 and first.stop == (uses[-1] if waits else uses[0])
+        session.close()
 
 
 def test_sums_of_gradients_are_ready_behind_the_plan() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import networks
 import pytest
+from machine import needs
 from shells import run
 
 import gdlab as gd
@@ -81,13 +82,20 @@ def test_units_are_read_strictly(call: dict[str, Any], said: str) -> None:
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_gradients_of_another_memory_are_read_and_written() -> None:
+    needs("lavapipe")
+    found = Study(networks.mlp(), train=True, device="wgpu", name="mlp").scaling(engines=(1, 2))
+    assert found.read > 0 and found.write > 0 and "to the host in " in found.assumed
+    assert found.rows[1].reduction > found.read + found.write
+
+
 def test_step_and_gradients_are_measured_here(shell: Any) -> None:
     """Bits and bytes differ by eight; all gradients count; the study's own session is not touched."""
     study = shell.user_ns["mlp"] = Study(networks.mlp(), train=True, device="cpu", name="mlp")
     found = study.scaling(engines=(1, 2, 8), link="8Gb/s", latency="1ms", accumulate=2)
     assert found.nbytes == 4 * (64 * 128 + 128 + 128 * 10 + 10) and not study.has_session
     assert found.link == 1e9 and found.latency == 1e-3 and found.link == study.scaling((1,), link="1GB/s").link
-    assert found.step > 0 and found.read > 0 and found.write > 0
+    assert found.step > 0 and (found.read, found.write) == (0, 0) and "in memory of the host" in found.assumed
     text = str(found)
     assert text.endswith(found.sentence) and "speed-up" in text and repr(found).startswith("<Scaling of mlp: ")
     assert scaling_picture(found).count("<circle") == 6
