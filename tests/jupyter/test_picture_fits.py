@@ -425,6 +425,13 @@ def test_matched_rows_stand_at_one_height_and_a_bracket_closes_the_hole(page: Pa
     page.wait_for_function("() => document.querySelector('[data-pane=after] .gd-camera').scrollTop === 90")
     after.locator(".gd-camera").evaluate("e => e.scrollTo(0, 30)")
     page.wait_for_function("() => document.querySelector('[data-pane=before] .gd-camera').scrollTop === 30")
+    # a person scrolls the pane that follows before its own event has come
+    page.evaluate("""() => {
+      const [before, after] = ["before", "after"].map(p => document.querySelector(`[data-pane=${p}] .gd-camera`));
+      before.addEventListener("scroll", () => after.scrollTo(0, 50), { once: true });
+      before.scrollTo(0, 90);
+    }""")
+    page.wait_for_function("() => document.querySelector('[data-pane=before] .gd-camera').scrollTop === 50")
 
 
 # §2: costs say whose they are ----------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ export class Camera {
   #scale = 1;
   #gesture: ReturnType<typeof setTimeout> | undefined;
   #later = 0;
-  #follows = false;
+  #followed = NaN; // where another camera has scrolled this one, until its event comes
 
   constructor(
     readonly group: CameraGroup,
@@ -181,8 +181,8 @@ export class Camera {
       "scroll",
       () => {
         this.seen();
-        if (!this.#follows) group.scrolled(this);
-        this.#follows = false;
+        if (this.el.scrollTop !== this.#followed) group.scrolled(this);
+        this.#followed = NaN;
       },
       { passive: true },
     );
@@ -388,7 +388,7 @@ export class Camera {
     if (!this.across || Math.abs(el.scrollTop - head - this.el.scrollTop + this.head) < 1) return;
     const before = this.el.scrollTop;
     this.el.scrollTop = el.scrollTop - head + this.head;
-    this.#follows = this.el.scrollTop !== before;
+    if (this.el.scrollTop !== before) this.#followed = this.el.scrollTop;
   }
 
   inSight({ x, y }: { x: number; y: number }): boolean {
