@@ -62,6 +62,15 @@ def test_a_cluster_tells_its_engines(two: Cluster) -> None:
     assert html.count("<tr>") == 3 and "cpu ×2" in html and '<td style="text-align:left">no hardware' in html
 
 
+def test_engines_and_notebook_share_the_cores_fairly(two: Cluster) -> None:
+    """Trap: with a session of their own, engines on every core starved the notebook that wanted to end their run."""
+    needs("posix")
+    for engine in two.engines:
+        assert os.getsid(engine.pid) == os.getsid(0), "one session, which Linux schedules as one"
+        assert os.getpgid(engine.pid) != os.getpgid(0), "Ctrl-C in a terminal is not meant for engines"
+
+
+
 # exactness ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("rule", [{"sgd": 0.05}, {"adam": 1e-2}])
 def test_two_engines_are_one_session_that_accumulates(two: Cluster, rule: dict[str, float]) -> None:

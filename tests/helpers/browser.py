@@ -31,7 +31,15 @@ import nbformat
 import pytest
 from machine import chromium, needs
 from places import REPO
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    FloatRect,
+    Locator,
+    Page,
+    sync_playwright,
+)
 
 SHOTS = REPO / "build" / "shots"
 App = Literal["jupyterlab", "notebook"]
@@ -221,6 +229,16 @@ FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimation
 def settled(page: Page) -> None:
     """Wait until what was scrolled or resized is drawn anew: the events of a frame, and then the frame itself."""
     page.evaluate(FRAMES)
+
+
+def box_of(element: Locator) -> FloatRect:
+    """The place of an element on the page. A pane that draws anew replaces its elements, and one that is replaced after
+    it was found has no place: it is looked for again."""
+    until = time.monotonic() + 10
+    while (box := element.bounding_box()) is None:
+        assert time.monotonic() < until, f"{element} is not drawn"
+        settled(element.page)
+    return box
 
 
 # A notebook ----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any
 import networks
 import view_networks
 from bare_page import AUDIT, live, mount, open_tab, trained
+from browser import box_of
 from playwright.sync_api import Locator, Page, expect
 
 from gdlab import CompileOptions
@@ -87,8 +88,8 @@ def test_a_gradient_is_checked_against_differences(page: Page) -> None:
     answer(page, asked(page, "check"), result | {"html": html})
     drawn = page.locator(".gd-frame > .gd-asked > .gd-answer")
     expect(drawn.locator("tbody tr")).to_have_count(1)
-    box, frame = drawn.bounding_box(), page.locator(".gd-frame").bounding_box()
-    assert box and frame and frame["y"] < box["y"] and box["y"] + box["height"] < frame["y"] + frame["height"]
+    box, frame = box_of(drawn), box_of(page.locator(".gd-frame"))
+    assert frame["y"] < box["y"] and box["y"] + box["height"] < frame["y"] + frame["height"]
     page.get_by_role("button", name="close the answer").click()
     expect(drawn).to_have_count(0)
     page.locator('[data-command="autodiff-next"]').click()

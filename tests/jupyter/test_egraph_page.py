@@ -9,6 +9,7 @@ from typing import Any
 import networks
 import pytest
 from bare_page import mount, open_tab
+from browser import box_of
 from networks import gated_block, there_and_back
 from playwright.sync_api import Browser, Page
 
@@ -201,5 +202,5 @@ def test_it_can_be_asked_for_and_names_are_shown_literally(page: Page) -> None:
     assert any(evil in text for text in page.locator(f"{PANE} .gd-classname").all_text_contents())
     assert "(<img onerror" in page.locator(f"{PANE} .gd-enode").first.text_content()  # type: ignore[operator]
     assert page.locator("img").count() == 0
-    box = page.locator(f"{PANE} .gd-class").last.bounding_box()
-    assert box is not None and box["width"] < 400, "a long name is cut"
+    box = box_of(page.locator(f"{PANE} .gd-class").last)
+    assert box["width"] < 400, "a long name is cut"

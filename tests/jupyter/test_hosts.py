@@ -14,6 +14,7 @@ from browser import (
     App,
     Server,
     Watch,
+    box_of,
     bring,
     cell,
     command,
@@ -102,8 +103,8 @@ def reopened_without_extension_and_kernel(server: Server, page: Page, path: Path
     picture = cell(page, 4).locator(".jp-RenderedSVG img, .jp-RenderedSVG svg").first
     picture.wait_for()
     picture.scroll_into_view_if_needed()
-    size = picture.bounding_box()
-    assert size and size["width"] > 300 and size["height"] > 200
+    size = box_of(picture)
+    assert size["width"] > 300 and size["height"] > 200
     assert picture.evaluate("e => e.tagName !== 'IMG' || (e.complete && e.naturalWidth > 300)")
 
 

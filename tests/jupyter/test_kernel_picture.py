@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from bare_page import mount, open_tab
+from browser import box_of
 from playwright.sync_api import Page, expect
 
 from gdlab import ops
@@ -85,8 +86,7 @@ def test_the_lit_tile_is_the_one_under_the_pointer(page: Page) -> None:
     band = page.locator('[data-part="read 0"] .gd-kband')
     before = band.get_attribute("y")
     grid = page.locator('.gd-kernelpicture [data-part="where"] .gd-khit')
-    box = grid.bounding_box()
-    assert box is not None
+    box = box_of(grid)
     grid.hover(position={"x": 2, "y": box["height"] - 2}, force=True)
     expect(strong).to_have_text(f"workgroup {across * (down - 1)} of {_groups(covers)}")
     assert band.get_attribute("y") != before

@@ -10,7 +10,7 @@ import networks
 import pytest
 import view_networks
 from bare_page import TABS, live, mount, open_tab, trained
-from browser import settled
+from browser import box_of, settled
 from colours import contrast
 from nested_calls import network
 from playwright.sync_api import Locator, Page
@@ -106,14 +106,14 @@ def test_the_names_of_lanes_stay_in_sight(page: Page) -> None:
     assert names.all_inner_texts() == ["forward ↓", "adjoint ↑"]
     fit = page.locator('[data-pane="lanes"] [data-command="zoom-fit"]')
     fit.click()
-    assert camera.get_attribute("data-zoom") == "all" and names.first.bounding_box()["height"] > 12  # type: ignore[index]
+    assert camera.get_attribute("data-zoom") == "all" and box_of(names.first)["height"] > 12
     fit.click()
     camera.evaluate("e => e.scrollTo(0, 900)")
     assert camera.evaluate("e => e.scrollTop") > 0
     assert camera.locator(".gd-lanenames").evaluate(TOP) == camera.evaluate(TOP), "they do not scroll away"
     inset = "(e, i) => e.querySelectorAll('.gd-lane rect')[i].getBoundingClientRect().x"
     for i in range(2):
-        assert names.nth(i).bounding_box()["x"] == pytest.approx(camera.evaluate(inset, i), abs=2)  # type: ignore[index]
+        assert box_of(names.nth(i))["x"] == pytest.approx(camera.evaluate(inset, i), abs=2)
 
 
 # Motion --------------------------------------------------------------------------------------------------------------
@@ -159,9 +159,8 @@ def test_the_open_tab_is_in_sight_where_not_all_fit(page: Page) -> None:
     for name in (*TABS, "opt"):
         page.locator(f'[role="tab"][data-tab="{name}"]').dispatch_event("click")
         settled(page)
-        bar = page.locator(".gd-tabs").bounding_box()
-        tab = page.locator(f'[role="tab"][data-tab="{name}"]').bounding_box()
-        assert bar and tab
+        bar = box_of(page.locator(".gd-tabs"))
+        tab = box_of(page.locator(f'[role="tab"][data-tab="{name}"]'))
         left, right = tab["x"] - bar["x"], bar["x"] + bar["width"] - tab["x"] - tab["width"]
         assert left >= -1 and right >= 23, f"{name}: whole, and not in the shade at the end"
         listed = page.locator(".gd-tabmenu option").evaluate_all("all => all.map(e => e.value)")
@@ -275,9 +274,9 @@ def test_the_axis_of_the_arena_is_in_sight(page: Page) -> None:
     """Five slots of one size: they are lower, so that the phases at the foot are not cut (F7, a fold of 560 px)."""
     mount(page, Study(view_networks.gated(), train=True, device="cpu", name="gated").doc)
     open_tab(page, "arena")
-    foot = page.locator('[data-pane="arena"] text.gd-axis', has_text="backward").bounding_box()
-    body = page.locator('[data-pane="arena"] .gd-arenabody').bounding_box()
-    assert foot and body and foot["y"] + foot["height"] <= body["y"] + body["height"]
+    foot = box_of(page.locator('[data-pane="arena"] text.gd-axis', has_text="backward"))
+    body = box_of(page.locator('[data-pane="arena"] .gd-arenabody'))
+    assert foot["y"] + foot["height"] <= body["y"] + body["height"]
 
 
 def test_a_fold_of_the_arena_opens_by_key(page: Page) -> None:

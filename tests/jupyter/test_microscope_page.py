@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bare_page import AUDIT, CUT, live, mount, open_tab
-from browser import settled
+from browser import box_of, settled
 from playwright.sync_api import Locator, Page
 
 from gdlab import ops
@@ -144,7 +144,7 @@ def test_slices_windows_and_the_largest_difference(page: Page, study: Study) -> 
         "slice of axis 0: 0 to 1",
         "slice of axis 1: 0 to 2",
     ]
-    box = glass.locator(".gd-heat").bounding_box()
+    box = box_of(glass.locator(".gd-heat"))
     fields.nth(0).fill("1")
     fields.nth(1).fill("2")
     fields.nth(1).press("Enter")
@@ -152,7 +152,7 @@ def test_slices_windows_and_the_largest_difference(page: Page, study: Study) -> 
     assert rows(glass) == study.look("x", slice=(1, 2)).window.texts() and rows(glass)[3][4] == "nan"
     assert glass.locator(".gd-holes").get_attribute("d") == "M4 3m.2 .2l.6 .6m0-.6l-.6 .6M39 19m.2 .2l.6 .6m0-.6l-.6 .6"
     assert "×: something is not finite" in glass.inner_text()
-    assert glass.locator(".gd-heat").bounding_box() == box, "nothing has moved"
+    assert box_of(glass.locator(".gd-heat")) == box, "nothing has moved"
     fields.nth(0).fill("7")
     fields.nth(0).press("Enter")
     answered(page, study)
@@ -290,5 +290,5 @@ def test_zoomed_to_200_percent_nothing_is_cut(page: Page, study: Study) -> None:
     page.set_viewport_size({"width": 555, "height": 450})
     settled(page)
     assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth") and page.evaluate(CUT) == []
-    box, frame = (part.bounding_box() for part in (glass.locator(".gd-heat"), glass))
-    assert box is not None and frame is not None and box["x"] + box["width"] <= frame["x"] + frame["width"] + 1
+    box, frame = (box_of(part) for part in (glass.locator(".gd-heat"), glass))
+    assert box["x"] + box["width"] <= frame["x"] + frame["width"] + 1

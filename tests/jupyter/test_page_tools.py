@@ -10,7 +10,7 @@ import networks
 import pytest
 import view_networks
 from bare_page import mount, open_tab, trained
-from browser import Server, cell, open_notebook, run_cell, settled
+from browser import Server, box_of, cell, open_notebook, run_cell, settled
 from playwright.sync_api import Locator, Page
 
 from gdlab import ops
@@ -61,8 +61,7 @@ def test_the_overview_says_where_one_is_and_goes_there(page: Page) -> None:
     camera.evaluate("e => e.scrollTo(0, e.scrollHeight / 2)")
     page.wait_for_function(AGREE)
     # By pointer: what is pressed comes into the middle, and follows.
-    box = map.bounding_box()
-    assert box
+    box = box_of(map)
     x, height, part = (
         box["x"] + box["width"] / 2,
         box["height"],
@@ -263,8 +262,8 @@ def test_of_a_large_picture_a_png_has_what_is_in_sight(page: Page) -> None:
     camera.evaluate("e => e.scrollTo(0, e.scrollHeight / 2)")
     page.wait_for_timeout(200)
     found = png_of(page)
-    frame = camera.bounding_box()
-    assert frame and found["width"] <= 2 * frame["width"] and abs(found["height"] - 2 * frame["height"]) <= 60
+    frame = box_of(camera)
+    assert found["width"] <= 2 * frame["width"] and abs(found["height"] - 2 * frame["height"]) <= 60
     assert found["drawn"] > 0.02
     assert ", what is in sight of " in page.locator(".gd-hits").inner_text()
 

@@ -11,7 +11,7 @@ import networks
 import pytest
 import view_networks
 from bare_page import mount, open_tab
-from browser import settled
+from browser import box_of, settled
 from playwright.sync_api import Page
 
 from gdlab import models, ops
@@ -378,21 +378,21 @@ def test_opening_a_group_moves_it_nowhere_and_labels_stay_unique(page: Page) -> 
     pane = page.locator('[data-pane="before"]')
     closed, ids = pane.locator(".gd-box:has(.gd-sheet)"), pane.locator(".gd-box", has_text="token_ids")
     zoom = "e => e.style.getPropertyValue('--gd-z')"
-    scale, top = pane.locator(".gd-sizer").evaluate(zoom), ids.bounding_box()
+    scale, top = pane.locator(".gd-sizer").evaluate(zoom), box_of(ids)
     opened = {}
     for label, first in (("layers", "layers.0"), ("layers.0", "rms_norm")):
         was = closed.filter(has=page.locator(".gd-op", has_text=re.compile(f"^{re.escape(label)}$"))).first
-        before = opened[label] = was.locator(".gd-shape").bounding_box()
+        before = opened[label] = box_of(was.locator(".gd-shape"))
         was.dispatch_event("dblclick")
         now = pane.locator(".gd-box", has=page.locator(".gd-op", has_text=re.compile(f"^{re.escape(first)}$"))).first
-        after = now.locator(".gd-shape").bounding_box()
-        assert before and after and abs(after["y"] - before["y"]) <= 1, label
-        assert (pane.locator(".gd-sizer").evaluate(zoom), ids.bounding_box()["y"]) == (scale, top["y"])
+        after = box_of(now.locator(".gd-shape"))
+        assert abs(after["y"] - before["y"]) <= 1, label
+        assert (pane.locator(".gd-sizer").evaluate(zoom), box_of(ids)["y"]) == (scale, top["y"])
     labels = closed.evaluate_all(LABELS)
     assert len(set(labels)) == len(labels) and {"layers.1", "layers.2"} <= set(labels)
     pane.locator(".gd-bracket", has_text=re.compile("layers ×4")).dispatch_event("click")
     assert closed.evaluate_all(LABELS) == ["layers"]
-    assert abs(closed.locator(".gd-shape").bounding_box()["y"] - opened["layers"]["y"]) <= 1
+    assert abs(box_of(closed.locator(".gd-shape"))["y"] - opened["layers"]["y"]) <= 1
 
 
 # F6: before and after line up ----------------------------------------------------------------------------------------
@@ -413,8 +413,8 @@ def test_matched_rows_stand_at_one_height_and_a_bracket_closes_the_hole(page: Pa
     told = holes.first.locator("text").first.text_content()
     assert holes.count() == 3 and re.match(r"3 → 1\u2002−\d.*µs", told or "")
     assert holes.first.locator("text").last.text_content() == "MatMul+BiasAdd→FusedMatMulAdd"
-    frame, bracket = after.locator(".gd-camera").bounding_box(), holes.first.bounding_box()
-    assert frame and bracket and frame["x"] <= bracket["x"]
+    frame, bracket = box_of(after.locator(".gd-camera")), box_of(holes.first)
+    assert frame["x"] <= bracket["x"]
     whose = "modelled for a nominal GPU"
     assert whose in str(holes.first.locator("title").text_content()), "§2: a cost says whose it is"
     page.locator('[data-pane="report"]', has_text=f"Cost: {whose}.").wait_for()

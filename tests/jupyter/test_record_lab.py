@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from browser import Server, open_notebook, output, run_cell, shot, theme
+from browser import Server, box_of, open_notebook, output, run_cell, shot, theme
 from playwright.sync_api import Page
 
 CELL = """
@@ -43,9 +43,9 @@ def test_a_list_is_drawn_in_both_themes(lab: Server, page: Page) -> None:
     picture.wait_for()
     assert picture.locator("[data-group]").count() == 7 + 6 + 5
     assert picture.locator("[data-was]").count() == 6
-    box = picture.bounding_box()
-    room = output(page, 0).last.bounding_box()
-    assert box is not None and room is not None and box["width"] <= room["width"] + 0.5
+    box = box_of(picture)
+    room = box_of(output(page, 0).last)
+    assert box["width"] <= room["width"] + 0.5
     wait_ground(page, "rgb(255, 255, 255)")
     picture.scroll_into_view_if_needed()
     shot(page, "record-light")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bare_page import AUDIT, CUT, live, mount, open_tab, trained
+from browser import box_of
 from playwright.sync_api import Page, expect
 
 from gdlab.view.document.document import Document
@@ -53,9 +54,9 @@ def test_the_plan_and_the_arena_move_with_a_run(page: Page) -> None:
         tell(page, frame, under_way=at)
         places.append(float(head.get_attribute("data-at") or "nan"))
     assert places[0] < places[3] < places[1] < places[2]
-    mark = page.locator(".gd-axisdispatch").first.locator("rect").bounding_box()
-    picture = page.locator(".gd-arena").bounding_box()
-    assert mark and picture and abs(picture["x"] + places[0] - mark["x"] - mark["width"] / 2) < 1
+    mark = box_of(page.locator(".gd-axisdispatch").first.locator("rect"))
+    picture = box_of(page.locator(".gd-arena"))
+    assert abs(picture["x"] + places[0] - mark["x"] - mark["width"] / 2) < 1
     tell(page, 14, under_way=-1, state="ready")
     expect(head).to_be_hidden()
 

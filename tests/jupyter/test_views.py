@@ -11,6 +11,7 @@ from typing import Any
 import networks
 import pytest
 from bare_page import TABS, live, mount, open_tab
+from browser import box_of
 from playwright.sync_api import Page, expect
 
 from gdlab import ops
@@ -118,8 +119,7 @@ def test_the_wheel_zooms_after_a_click_into_the_picture(page: Page, tab: str) ->
     page.add_style_tag(content="body { height: 3000px }")
     open_tab(page, tab)
     camera = page.locator(f'[data-pane="{PICTURES[tab]}"] .gd-camera')
-    box = camera.bounding_box()
-    assert box is not None
+    box = box_of(camera)
     x, y = box["x"] + 12, box["y"] + box["height"] - 30
     scale = "e => Number(getComputedStyle(e.querySelector('.gd-sizer')).getPropertyValue('--gd-z'))"
 
@@ -197,11 +197,11 @@ def test_the_loss_chart_grows_marks_and_can_be_read(page: Page) -> None:
     page.evaluate("p => tell({...metrics(1, 56, p), wanted: 20000})", points)
     page.locator(".gd-headdot").wait_for(state="attached")
     chart = page.locator(".gd-chart")
-    box, head = chart.bounding_box(), page.locator(".gd-headdot").bounding_box()
-    assert box is not None and head is not None and head["x"] > box["x"] + box["width"] / 2
+    box, head = box_of(chart), box_of(page.locator(".gd-headdot"))
+    assert head["x"] > box["x"] + box["width"] / 2
     assert page.locator(".gd-outside").count() == 1
-    smooth = page.locator(".gd-smooth").bounding_box()
-    assert smooth is not None and smooth["height"] > 50 and head["y"] > box["y"] + 60, "the spike moves no mean"
+    smooth = box_of(page.locator(".gd-smooth"))
+    assert smooth["height"] > 50 and head["y"] > box["y"] + 60, "the spike moves no mean"
     page.mouse.move(head["x"] + 4, head["y"])
     read = page.locator(".gd-readout")
     assert read.text_content() == "step 56: loss 0.218" and read.is_visible()
@@ -261,8 +261,8 @@ def test_dividers_are_dragged_moved_by_keys_and_remembered(page: Page) -> None:
     names = [name for name, _ in page.evaluate(WIDTHS)]
     assert separators.count() == len(names) - 1 == 3 and separators.first.get_attribute("aria-valuenow")
     before = dict(page.evaluate(WIDTHS))
-    box = separators.first.bounding_box()
-    assert box is not None and box["height"] > 200
+    box = box_of(separators.first)
+    assert box["height"] > 200
     page.mouse.move(box["x"] + 5, box["y"] + 90)
     page.mouse.down()
     page.mouse.move(box["x"] + 105, box["y"] + 90, steps=4)
@@ -303,8 +303,7 @@ def test_the_height_is_chosen_in_a_cell_and_stays(page: Page) -> None:
     page.evaluate("text => view.update({...JSON.parse(text), id: 'later'})", updated().json().decode())
     page.locator('.gdlab[data-doc="later"]').wait_for()
     assert abs(panes.evaluate("e => e.offsetHeight") - before - 200) <= 2
-    box = handle.bounding_box()
-    assert box is not None
+    box = box_of(handle)
     page.mouse.move(300, box["y"] + 5)
     page.mouse.down()
     page.mouse.move(300, box["y"] - 95, steps=3)

@@ -9,6 +9,7 @@ import networks
 import pytest
 import view_networks
 from bare_page import mount
+from browser import box_of
 from playwright.sync_api import Page
 
 from gdlab import models, nn, ops
@@ -122,8 +123,7 @@ def test_a_model_opens_so_that_it_can_be_read(page: Page) -> None:
     mount(page, Study(models.transformer_lm(), train=True, name="lm").doc)
     pane = page.locator('[data-pane="before"]')
     assert pane.locator(".gd-fact").first.inner_text() == "10 nodes for 105 nodes"
-    frame, first = pane.bounding_box(), pane.locator(".gd-box").first.bounding_box()
-    assert frame and first
+    frame, first = box_of(pane), box_of(pane.locator(".gd-box").first)
     assert abs(first["x"] + first["width"] / 2 - frame["x"] - frame["width"] / 2) < 90
     assert 0.75 <= float(page.locator(".gd-sizer").first.evaluate("e => e.style.getPropertyValue('--gd-z')")) <= 1
 
