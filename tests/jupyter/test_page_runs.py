@@ -266,6 +266,28 @@ def test_a_page_pauses_at_an_infinity_and_names_the_dispatch(
     expect(named.first).to_be_visible()
 
 
+def test_a_page_searches_the_step_that_spoiled_the_state_it_kept(
+    tmp_path: Path, opened: Callable[[Path], Reader]
+) -> None:
+    """Trap: a state is kept every 128 steps; step 128 gives a finite loss and spoils w, which only step 129 shows."""
+    with Graph() as g:
+        g.output(ops.sqrt(ops.parameter("w", (4,)) * ops.input("x", (4,))).sum_all())
+    study = Study(g, train=True, device="cpu", name="roots")
+    study.prepare(feed=lambda step: {"x": np.full(4, float(step != 127), np.float32)}, init=0, sgd=1e-3)
+    study.session.set_parameter("w", np.ones(4, np.float32))
+    reader = opened(study.save(tmp_path / "roots.html", runnable=True, batches=129, weights=True))
+    backward = [d.index for d in study.plan.dispatches if d.phase == "backward"]
+    study.close()
+    reader.run(128)
+    reader.page.locator("[data-command=steps]").fill("1")
+    reader.press("run")
+    reader.wait(lambda: "non-finite loss nan at step 129" in reader.text("state"), "the pause")
+    named = reader.page.locator(".gd-events").get_by_text(re.compile(r"first (NaN|infinity): dispatch (\d+), "))
+    expect(named.first).to_be_visible()
+    found = re.search(r"dispatch (\d+)", named.first.inner_text())
+    assert found is not None and int(found[1]) in backward
+
+
 def test_numbers_of_16_bits_are_under_the_microscope(tmp_path: Path, opened: Callable[[Path], Reader]) -> None:
     with Graph() as g:
         half, short = ops.parameter_f16("half", (3, 2)), ops.parameter("short", (5, 2), dtype="bf16")

@@ -111,6 +111,23 @@ def test_a_slope_that_is_not_finite_is_named_and_not_the_loss_of_the_next_step(
     study.close()
 
 
+@pytest.mark.parametrize("spoiled", [5, 9, 10, 17])
+def test_a_state_that_was_stored_spoiled_is_not_what_is_searched(
+    device: str, spoiled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trap: stored right behind the update that spoils a parameter, before the next loss can tell."""
+    monkeypatch.setattr(earlier_state.EarlierState, "_interval", lambda *_: 3)
+    monkeypatch.setattr(earlier_state, "MOST_STEPS", 3)
+    study = study_of(root_of_weights(), device, bad_in(spoiled, (4,), {"x": np.zeros(4)}), sgd=0.001)
+    study.session.set_parameter("w", np.ones(4))
+    study.run(30)
+    culprit = study.runner.culprit
+    assert culprit is not None and culprit.spoiled == (), [e.text for e in study.runner.events]
+    assert study.plan.dispatches[culprit.dispatch].phase == "backward"
+    assert not np.isfinite(study.session.read_param("w")).all(), "the state is what it was"
+    study.close()
+
+
 def test_an_update_that_overflows_is_named_itself(device: str) -> None:
     with Graph() as g:
         g.output((ops.parameter("w", (4,)) * ops.input("x", (4,))).sum_all())

@@ -94,11 +94,11 @@ def test_watching_nothing_goes_on(study: Study) -> None:
     assert study.session.step_count == 6 and study.runner.state == "ready" and study.runner.events == []
 
 
-@pytest.mark.parametrize(("late", "named"), [(7, True), (100, True), (140, False)])
+@pytest.mark.parametrize(("late", "named"), [(7, True), (100, True), (140, True), (260, False)])
 def test_a_loss_that_arrives_late_is_explained_by_the_batch_of_its_step(
     late: int, named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """128 batches are remembered: a loss that arrives later than that has no cause to name."""
+    """The batches since the last state but one are remembered: no cause is named for a loss that arrives later."""
     study = Study(fragile(), train=True, device="cpu", name="fragile")
     study.prepare(feed=feed, init=0)  # no update, so that no parameter is spoiled
     session, waiting, take = study.session, list[tuple[int, float]](), study.session.take_losses
@@ -110,7 +110,7 @@ def test_a_loss_that_arrives_late_is_explained_by_the_batch_of_its_step(
         return arrived
 
     monkeypatch.setattr(session, "take_losses", take_late)
-    study.run(200)
+    study.run(300)
     assert study.runner.reason == "non-finite loss nan at step 3" and session.step_count == 3 + late
     culprit = study.runner.culprit
     assert (culprit is not None and culprit.dispatch == log_dispatch(study)) == named

@@ -1,7 +1,8 @@
 """Store the state of a session every few steps, with the inputs since, and go back to the state before any of them.
 
 The copy stays on the device: on cpu it is made as often as it costs 0.5 % of the time, on other devices, which do not
-wait for it, every 128 steps (a step moves at least three times the bytes).
+wait for it, every 128 steps (a step moves at least three times the bytes). A copy may hold what the last update
+spoiled, which only the loss of the next step tells; so the one before it is kept as well, where memory allows.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,27 +20,45 @@ from gdlab.session import Session
 
 Batch = Mapping[str, Any]
 MOST_STEPS = 128  # from one copy to the next
-MOST_BYTES = 3 << 28  # of a copy: parameters of 256 MiB with two moments
-MOST_BATCH_BYTES = 1 << 26  # of inputs since the copy
+MOST_BYTES = 3 << 28  # of the copies: one of parameters of 256 MiB with two moments, or two of half the size
+MOST_BATCH_BYTES = 1 << 26  # of inputs since the first copy
 _FIRST_STEPS = 8  # from the first copy to the second
 _SHARE = 200  # a copy takes at most one part in so many of the time
 
 
+@dataclass(frozen=True, slots=True)
+class _StateCopy:
+    """The state after `step` steps: `data` on the device, and the counts of Adam updates and of steps in the window."""
+
+    step: int
+    data: Any
+    counts: tuple[int, int]
+
+
 class EarlierState:
     """Everything that a step changes and a later one reads, as it was after `step` steps (−1: nothing is stored), and
-    the inputs of the steps since. `next`: the step before which to store again. All methods are called on the owner
-    thread, between two steps."""
+    with `keep` 2 also as it was when it was stored before that; the inputs of the steps since the first of these.
+    `next`: the step before which to store again. All methods are called on the owner thread, between two steps."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, keep: int = 1) -> None:
         self.session, self.progress, self.updates = session, session.progress, session.updates
         self.traffic = session.loaded.program.counters
-        self.step, self.next = -1, 0
-        self.batches: list[Batch] = []  # of the steps since; empty where nothing was set
-        self._copy: Any = None
+        self.keep, self.next = keep, 0
+        self.batches: list[Batch] = []  # of the steps since the first copy; empty where nothing was set
+        self._copies: list[_StateCopy] = []  # in order
         self._buffers: tuple[int, ...] = ()
-        self._counts = (0, 0)  # Adam updates, steps in the window
         self._began = 0.0
         self.note()
+
+    @property
+    def step(self) -> int:
+        """Return the steps before the last copy; −1: nothing is stored."""
+        return self._copies[-1].step if self._copies else -1
+
+    @property
+    def first(self) -> int:
+        """Return the steps before the first copy; −1: nothing is stored."""
+        return self._copies[0].step if self._copies else -1
 
     # while a run goes on ----------------------------------------------------------------------------------------------
     def check(self) -> None:
@@ -64,7 +84,7 @@ class EarlierState:
 
     def forget(self) -> None:
         """Forget copy and inputs."""
-        self.step, self.next, self.batches, self._copy = -1, 0, [], None
+        self.next, self.batches, self._copies = 0, [], []
 
     def must_store(self) -> bool:
         """Return whether the state must be stored now, even if earlier steps may still turn out bad."""
@@ -73,17 +93,22 @@ class EarlierState:
     def store(self) -> None:
         """Store the state as it is now; nothing where it is too large, and then not again for a while."""
         count, began = self.progress.steps, time.perf_counter()
-        steps, seconds = (count - self.step, began - self._began) if self.step >= 0 else (0, 0.0)
+        steps, seconds = (count - self.step, began - self._began) if self._copies else (0, 0.0)
         buffers = self._changed_buffers()
         if buffers != self._buffers:
-            self._buffers, self._copy = buffers, None
-        self.step, self.batches = -1, []
+            self._buffers, self._copies = buffers, []
+        fit, first, spare = MOST_BYTES // max(1, self._copy_bytes()), self.first, None
+        if self._copies and len(self._copies) >= min(self.keep, fit):
+            spare = self._copies.pop(0).data
+        self.batches = self.batches[self.first - first :] if self._copies else []
         try:
-            self._copy = self.session.loaded.program.store_copy(buffers, self._copy) if self._fits() else None
+            data = self.session.loaded.program.store_copy(buffers, spare) if fit else None
         except (GdlabError, MemoryError):
-            self._copy = None
-        if self._copy is not None:
-            self.step, self._counts = count, (self.updates.adam_steps, self.updates.window)
+            data = None
+        if data is None:
+            self._copies, self.batches = [], []
+        else:
+            self._copies.append(_StateCopy(count, data, (self.updates.adam_steps, self.updates.window)))
         self._began = time.perf_counter()
         self.next = count + self._interval(steps, seconds, self._began - began)
 
@@ -97,17 +122,25 @@ class EarlierState:
     def _most_steps(self) -> int:
         plan = self.session.loaded.plan
         nbytes = sum(type.size_bytes for type in plan.input_types.values())
-        return max(1, min(MOST_STEPS, MOST_BATCH_BYTES // max(nbytes, 1)))
+        return max(1, min(MOST_STEPS, MOST_BATCH_BYTES // max(self.keep * nbytes, 1)))
 
     # back -------------------------------------------------------------------------------------------------------------
     def batch(self, step: int) -> Batch:
         """Return the inputs of step `step`, which counts from 0."""
-        return self.batches[step - self.step]
+        return self.batches[step - self.first]
 
     def load(self) -> None:
-        """Load the stored state into the session; only its count of steps stays."""
-        self.session.loaded.program.load_copy(self._copy)
-        self.session.updates.adam_steps, self.session.updates.window = self._counts
+        """Load the last copy into the session; only its count of steps stays."""
+        copy = self._copies[-1]
+        self.session.loaded.program.load_copy(copy.data)
+        self.session.updates.adam_steps, self.session.updates.window = copy.counts
+
+    def drop_last(self) -> bool:
+        """Forget the last copy if there is another one; return whether there was."""
+        if len(self._copies) < 2:
+            return False
+        self._copies.pop()
+        return True
 
     def repeat(self, step: int) -> float:
         """Make the step that follows the copy once more, from the state that `load` gave, and return its loss; nothing
@@ -127,14 +160,12 @@ class EarlierState:
         changed = (b for d in (*plan.dispatches, *update.dispatches) for b in d.writes if b in d.in_place or b >= known)
         return tuple(dict.fromkeys(changed))
 
-    def _fits(self) -> bool:
+    def _copy_bytes(self) -> int:
         plan, state = self.session.loaded.plan, self.session.updates.state_buffers
         sizes = {b.id: b.nbytes for b in (*plan.buffers, *state)}
-        return sum(sizes[b] for b in self._buffers) <= MOST_BYTES
+        return sum(sizes[b] for b in self._buffers)
 
 
 def same_loss(a: float, b: float) -> bool:
     """Return whether a repeated step gave the loss that it gave before."""
     return bool(np.isclose(a, b, rtol=1e-3, atol=1e-6, equal_nan=True))
-
-

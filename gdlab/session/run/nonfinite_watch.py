@@ -26,7 +26,7 @@ class NonfiniteWatch:
         self.culprit: Culprit | None = None
         self.bad_step = 0  # the step, from 1, with a result that is not finite: all events of it have its number
         self._batch: tuple[int, Batch] = (-1, {})  # the step, from 0, whose inputs were set last
-        self.earlier = EarlierState(session)
+        self.earlier = EarlierState(session, keep=2)
 
     def begin(self) -> None:
         """Forget the bad step and the culprit of an earlier run."""
@@ -141,7 +141,7 @@ class NonfiniteWatch:
         """Search the steps from the stored state on, up to the bad one; return why no cause was found, or an empty
         string."""
         earlier, bad = self.earlier, self.bad_step
-        if not 0 <= earlier.step < bad or earlier.step + len(earlier.batches) < bad:
+        if not 0 <= earlier.first < bad or earlier.first + len(earlier.batches) < bad:
             return f"no state before step {bad} was kept"
         now = EarlierState(self.session)
         now.store()
@@ -160,6 +160,8 @@ class NonfiniteWatch:
         earlier, before, losses = self.earlier, EarlierState(self.session), dict(self.log.losses)
         search = self.session.search
         earlier.load()
+        while (earlier.step >= bad or search.bad_parameters()) and earlier.drop_last():
+            earlier.load()
         for step in range(earlier.step, bad):
             self._set_inputs(earlier.batch(step))
             if step + 1 < bad:

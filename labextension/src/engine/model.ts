@@ -17,8 +17,9 @@ const FRAME = 50, // ms between two frames of figures
   AT_ONCE = 25, // ms of steps that are sent before anybody looks
   COURSE = 60, // samples of a watch
   EVERY = 128; // steps from one state that is kept to the next
-// Names of states that are kept: before the step that is made in parts, before one of the last steps, now, of a search.
-const [PARTS, EARLIER, NOW, LOOKED] = ["parts", "earlier", "now", "looked"];
+// Names of states that are kept: before the step that is made in parts, before one of the last steps, before an earlier
+// one (the last update may have spoiled the other), now, of a search.
+const [PARTS, EARLIER, OLDER, NOW, LOOKED] = ["parts", "earlier", "older", "now", "looked"];
 
 interface Watch {
   id: number;
@@ -345,7 +346,9 @@ export class PageModel implements Model {
 
   /** Keep the state from time to time, from which the cause of a NaN is searched. */
   #keepEarlier(program: Program): void {
-    if (this.#watched !== "off" && !(this.#step - program.kept(EARLIER) < EVERY)) program.keep(EARLIER, this.#step);
+    if (this.#watched === "off" || this.#step - program.kept(EARLIER) < EVERY) return;
+    program.swap(EARLIER, OLDER);
+    program.keep(EARLIER, this.#step);
   }
 
   /** Check the parameters, then the gradients of the last step. */
@@ -395,15 +398,16 @@ export class PageModel implements Model {
   /** Search the bad step, and the update of the one before, in the state at that time; restore the present state
    * afterwards. */
   async #findCause(program: Program): Promise<void> {
-    const from = program.kept(EARLIER),
-      bad = this.#bad;
+    const bad = this.#bad;
     if (bad === 0) return;
+    const name = [EARLIER, OLDER].find(each => program.kept(each) < bad - 1) ?? EARLIER,
+      from = program.kept(name);
     let why = `no state before step ${bad} was kept`,
       found: [number, string] | null = null;
     if (from < bad) {
       why = `all values are finite when step ${bad} is repeated`;
       program.keep(NOW, this.#step);
-      program.load(EARLIER);
+      program.load(name);
       for (let step = from; step < bad && !found; step++) {
         if (step >= bad - 2) found = await this.#firstBad(program, step, this.#last);
         else {
@@ -412,7 +416,7 @@ export class PageModel implements Model {
         }
       }
       program.load(NOW);
-      program.keep(EARLIER, NaN);
+      [EARLIER, OLDER].forEach(each => program.keep(each, NaN));
     }
     if (found) this.#note("nonfinite", found[1], bad, this.#entity("dispatch", found[0]));
     else this.#note("note", `the cause is not known: ${why}; watch everything to stop before it happens`);

@@ -216,6 +216,14 @@ export class Program {
     this.#copy(this.#slots, made);
   }
 
+  /** Give each of two states that are kept the name of the other. */
+  swap(one: string, other: string): void {
+    const [a, b] = [this.#kept.get(one), this.#kept.get(other)];
+    if (a) this.#kept.set(other, a);
+    if (b) this.#kept.set(one, b);
+    else this.#kept.delete(one);
+  }
+
   /** The step before which a state was kept; NaN: none was. */
   kept(name: string): number {
     return this.#kept.get(name)?.step ?? NaN;
