@@ -134,7 +134,8 @@ def _movement(d: Dispatch) -> Coverage:
 def _matmul(d: Dispatch) -> Coverage:
     p = d.matmul
     assert p is not None  # the table asks by kernel
-    reads = Read(0, "a", p.m, p.k), Read(1, "b", p.k, p.n), *_chain_reads(d, "epilogue", p.m * p.n)
+    weight = (Read(2, "row", 1, p.k),) if p.norm is not None else ()
+    reads = Read(0, "a", p.m, p.k), Read(1, "b", p.k, p.n), *weight, *_chain_reads(d, "epilogue", p.m * p.n)
     kind = d.variant.split()[0]
     if kind == "tile":
         t = Tiling(*d.params)

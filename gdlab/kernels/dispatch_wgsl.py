@@ -107,7 +107,8 @@ def _matmul(text: WgslText, d: Dispatch) -> None:
     wide_a, wide_b = (w and not o.dtype.is_storage for w, o in zip((wide_a, wide_b), d.operands, strict=False))
     a, b = d.operands[0].buffer, d.operands[1].buffer
     used = [d.operands[k] for k in chain_operands(d.epilogue)]
-    uses = [(a, wide_a), (b, wide_b), *((out, wide_out) for out in d.outputs)]
+    weight = d.operands[2].buffer if p.norm is not None else a
+    uses = [(a, wide_a), (weight, wide_a), (b, wide_b), *((out, wide_out) for out in d.outputs)]
     wide = widened([*uses, *((o.buffer, wide_out and may_be_wide(o)) for o in used)])
     bindings = Bindings(d, wide)
     bindings.declare(text)
@@ -116,7 +117,8 @@ def _matmul(text: WgslText, d: Dispatch) -> None:
     four = decodes_four(d, d.operands[1])
     blocks = four and d.operands[1].dtype in COLUMN_BLOCKS
     wide_b = b in wide or (four and not blocks)
-    product = Product(p, bindings.variable[a], bindings.variable[b], a in wide, wide_b, d.output in wide, blocks)
+    product = Product(p, bindings.variable[a], bindings.variable[b], a in wide, wide_b, d.output in wide, blocks,
+                      bindings.variable[weight], weight in wide)  # fmt: skip
     WRITERS[kind](text, product, d.params)
 
 

@@ -18,7 +18,8 @@ MAIN = """fn main(
 @dataclass(frozen=True, slots=True)
 class Product:
     """A product and its variables: `a` and `b` name bindings, which hold vec4 where `wide_a`, `wide_b`, `wide_out`;
-    `blocks_b`: four steps of a column of b are decoded together, `{b}_four(k, column)`."""
+    `blocks_b`: four steps of a column of b are decoded together, `{b}_four(k, column)`; `weight` and `wide_weight` are
+    those of the norm of a's rows."""
 
     p: Matmul
     a: str
@@ -27,6 +28,8 @@ class Product:
     wide_b: bool
     wide_out: bool
     blocks_b: bool = False
+    weight: str = ""
+    wide_weight: bool = False
 
     @property
     def node(self) -> int:

@@ -134,6 +134,11 @@ def _vectors(d: Dispatch, p: Matmul) -> Iterator[str]:
         f"K in {parts} parts side by side: of every {whole(4 * parts)} steps each takes four; in a part {beside} "
         "four columns each; the parts meet in workgroup memory."
     )
+    if p.norm is not None:
+        yield (
+            "The rows of A are normalized as they are read: each workgroup adds up their squares beside the products, "
+            "and divides the sums by the root of the mean square. No dispatch has to write the normalized rows first."
+        )
 
 
 PRODUCTS = {"tile": _tiles, "registers": _registers, "k-parallel": _k_parallel, "vector": _vectors}

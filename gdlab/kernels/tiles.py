@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gdlab.kernels.pieces import LANES, LOOP, MEET, STORE, WHERE, WORK, WgslText
+from collections.abc import Sequence
+
+from gdlab.kernels.pieces import LANES, LOOP, MEET, STORE, WHERE, WORK, WgslText, number
 from gdlab.kernels.product import FLAT, MAIN, Product, side_read
 from gdlab.kernels.workgroup_tiles import shared_tiles
 
@@ -12,7 +14,8 @@ class Tile:
     """The generator of the body that adds four steps of K to a tile of `rows` x 4·`quads` sums `c{row}_{quad}`.
 
     The tile begins at variables `row` and `column`; elements beyond the edge repeat the last one, and are not stored.
-    With `guard` steps beyond K add nothing.
+    With `guard` steps beyond K add nothing. Where the product normalizes, a is read times the weights of the norm, and
+    the squares of each row are added up in `s{row}`.
     """
 
     def __init__(self, product: Product, rows: int, quads: int, guard: bool) -> None:
@@ -24,6 +27,8 @@ class Tile:
             for r in range(self.rows):
                 zeros = (f"var c{r}_{j} = vec4<f32>();" for j in range(self.quads))
                 text.add("    " + " ".join(zeros), self.product.node)
+            if self.p.norm is not None:
+                text.add("    " + " ".join(f"var s{r} = 0.0;" for r in range(self.rows)), self.p.norm.node)
 
     def origins(self, text: WgslText) -> None:
         """Write the first index of each row of a and of each column of b."""
@@ -71,17 +76,32 @@ class Tile:
                 for line in lines:
                     text.add(indent + line, self.product.node)
         with text.working(WORK):
+            if self.p.norm is not None:
+                for line in self._normalized():
+                    text.add(indent + line, self.p.norm.node)
             for kk in range(count):
                 for r in range(self.rows):
                     terms = (f"c{r}_{j} += {self._a(r, kk)} * b{kk}_{j};" for j in range(self.quads))
                     text.add(indent + " ".join(terms), self.product.node)
 
     def _a(self, r: int, kk: int) -> str:
+        if self.p.norm is not None:
+            return f"x{r}.{LANES[kk]}"
         if self.p.a == "mk" and self.product.wide_a:
             return f"a{r}.{LANES[kk]}"
         if self.p.a == "km" and self._quad_rows():
             return f"a{kk}_{r // 4}.{LANES[r % 4]}"
         return f"a{r}_{kk}"
+
+    def _normalized(self) -> list[str]:
+        """Return the lines that make `x{row}`, four elements of a row times their weights, and add their squares."""
+        weight = self.product.weight
+        four = ", ".join(f"{weight}[k + {q}u]" for q in range(4))
+        lines = [f"let w = {f'{weight}[k / 4u]' if self.product.wide_weight else f'vec4<f32>({four})'};"]
+        for r in range(self.rows):
+            a = f"a{r}" if self.product.wide_a else f"vec4<f32>({', '.join(f'a{r}_{kk}' for kk in range(4))})"
+            lines.append(f"let x{r} = {a} * w; s{r} += dot({a}, {a});")
+        return lines
 
     def _load_a(self, count: int) -> list[str]:
         p, a = self.p, self.product.a
@@ -215,7 +235,9 @@ def register_tiles(text: WgslText, product: Product, params: tuple[int, ...]) ->
     text.add("}")
 
 
-def _begin_parts(text: WgslText, product: Product, of: str, memory: str, parts: int, beside: int, rows: int) -> None:
+def _begin_parts(
+    text: WgslText, product: Product, of: str, memory: Sequence[str], parts: int, beside: int, rows: int
+) -> None:
     """Open a kernel whose group computes its part of the result in `parts` parts of K, `beside` invocations each."""
     who = "one invocation has" if beside == 1 else f"{beside} invocations have"
     each = "" if beside == 1 else " each"
@@ -224,7 +246,7 @@ def _begin_parts(text: WgslText, product: Product, of: str, memory: str, parts: 
         f"// four. In a part {who} {rows} x 4 sums{each}, straight from memory; workgroup memory adds the parts."
     )
     with text.working(MEET):
-        text.add(f"var<workgroup> {memory};\n")
+        text.add("".join(f"var<workgroup> {each};\n" for each in memory))
     with text.working(WHERE):
         text.add(f"@compute @workgroup_size({parts * beside})\n{MAIN}")
 
@@ -235,7 +257,7 @@ def k_groups(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
     across = -(-p.n // 16)
     tile = Tile(product, 4, 1, guard=True)
     of = f"a 16 x 16 tile of the {p.m} x {p.n} result"
-    _begin_parts(text, product, of, "parts: array<vec4<f32>, 1024>", 16, 16, 4)
+    _begin_parts(text, product, of, ["parts: array<vec4<f32>, 1024>"], 16, 16, 4)
     with text.working(WHERE):
         text.add(f"    let tile = {FLAT};\n    let part = lane / 16u;\n    let cell = lane % 16u;", node)
         text.add(f"    let row = tile / {across}u * 16u + cell / 4u * 4u;", node)
@@ -274,7 +296,12 @@ def vectors(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
     group, tiles = wide * parts, -(-p.n // (4 * wide))
     tile = Tile(product, rows, 1, guard=p.k % 4 != 0 or p.n % (4 * wide) != 0)
     of = f"{4 * wide} columns of the {p.m} x {p.n} result"
-    _begin_parts(text, product, of, f"sums: array<vec4<f32>, {rows * group}>", parts, wide, rows)
+    memory, squares = [f"sums: array<vec4<f32>, {rows * group}>"], [""] * rows
+    if p.norm is not None:
+        text.add("// Rows of a are normalized as they are read: times w here, and over the root of their mean square below.")
+        memory.append(f"squares: array<f32, {rows * group}>")
+        squares = [f" squares[{r * group}u + lane] = s{r};" for r in range(rows)]
+    _begin_parts(text, product, of, memory, parts, wide, rows)
     with text.working(WHERE):
         text.add(f"    let tile = {FLAT};\n    if (tile >= {tiles}u) {{\n        return;\n    }}", node)
         text.add(f"    let part = lane / {wide}u;\n    let row = 0u;", node)
@@ -286,17 +313,23 @@ def vectors(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
     tile.steps(text, "        ")
     text.add("    }", node)
     with text.working(MEET):
-        keep = [f"sums[{r * group}u + lane] = c{r}_0;" for r in range(rows)]
+        keep = [f"sums[{r * group}u + lane] = c{r}_0;{square}" for r, square in enumerate(squares)]
         text.add("\n".join(f"    {line}" for line in keep), node)
         text.add(f"    for (var half = {parts // 2}u; half > 0u; half /= 2u) {{\n        workgroupBarrier();", node)
         text.add("        if (part < half) {", node)
         for r in range(rows):
-            text.add(f"            c{r}_0 += sums[{r * group}u + lane + half * {wide}u];\n            {keep[r]}", node)
+            text.add(f"            c{r}_0 += sums[{r * group}u + lane + half * {wide}u];", node)
+            if p.norm is not None:
+                text.add(f"            s{r} += squares[{r * group}u + lane + half * {wide}u];", p.norm.node)
+            text.add(f"            {keep[r]}", node)
         text.add("        }\n    }", node)
     with text.working(STORE):
         text.add("    if (part > 0u) {\n        return;\n    }", node)
         for r in range(rows):
             text.add(f"    {{\n        let m = {r}u;\n        let n = column;", node)
+            if p.norm is not None:
+                mean = f"s{r} / {number(p.k)} + {number(p.norm.eps)}"
+                text.add(f"        c{r}_0 *= inverseSqrt({mean});", p.norm.node)
             _store_row(text, product, f"c{r}_0")
             text.add("    }", node)
     text.add("}")

@@ -102,7 +102,8 @@ class Shader:
     its operand 1 is then its result, and its work counts what is written. `in_bounds`: its indices follow from its
     constants alone, never from data, and stay inside the operands. `statistics`: what it can write besides, so that
     other ops of the same operands need no kernels of their own. `fold`: a second dispatch, whose operand `chunks` is
-    what this one wrote, where its work is `partial`.
+    what this one wrote, where its work is `partial`. `as_read`: x · w / √(mean x² + eps) of each row of operands x and
+    w, which a product of few rows may compute as it reads them.
     """
 
     file: str
@@ -117,6 +118,7 @@ class Shader:
     numpy_form: NumpyForm | None = None
     statistics: tuple[Statistic, ...] = ()
     fold: Shader | None = None
+    as_read: bool = False
 
     @property
     def name(self) -> str:

@@ -68,6 +68,7 @@ def row_kernel(
     fours: bool = False,
     statistics: tuple[Statistic, ...] = (),
     calls: str = "",
+    as_read: bool = False,
 ) -> Shader:
     """Return the kernel `{name}.wgsl`, with the file that it `calls`; on hardware `{name}_rows.wgsl`, which keeps rows
     in registers; with `fours`, `{name}_fours.wgsl` on software adapters. What they store besides: `statistics`."""
@@ -75,7 +76,8 @@ def row_kernel(
     by_four = Shader(f"{name}_fours.wgsl", _fours_work(passes), in_bounds=True) if fours else None
     work = _row_work(passes, False)
     return Shader(
-        _files(name, calls), work, rows, fours=by_four, in_bounds=True, numpy_form=form, statistics=statistics
+        _files(name, calls), work, rows, fours=by_four, in_bounds=True, numpy_form=form, statistics=statistics,
+        as_read=as_read,
     )  # fmt: skip
 
 
@@ -232,14 +234,13 @@ def _width(x: Array) -> np.float32:
     return np.float32(x.shape[1])
 
 
-def _sizes_of_rows(builder: KernelBuilder, c: KernelConstants, x: Array, size: Array | None = None) -> Array:
+def sizes_of_rows(builder: KernelBuilder, eps: float, x: Array, size: Array | None = None) -> Array:
     """Return 1 / √(mean x² + eps) per row, in `size`, if given."""
     size = builder.temporary((x.shape[0], 1)) if size is None else size
-    eps = np.float32(dict(c.numbers)["EPS"])
     builder.calls += [
         (_dots, (x, x, size)),
         (np.divide, (size, _width(x), size)),
-        (np.add, (size, eps, size)),
+        (np.add, (size, np.float32(eps), size)),
         (np.sqrt, (size, size)),
         (np.reciprocal, (size, size)),
     ]
@@ -257,7 +258,7 @@ def _norm_form(centre: bool, builder: KernelBuilder, c: KernelConstants) -> None
     if centre:
         _centred_rows(builder, x, out, builder.result("mean", column))
         x = out
-    size = _sizes_of_rows(builder, c, x, builder.result("size", column))
+    size = sizes_of_rows(builder, dict(c.numbers)["EPS"], x, builder.result("size", column))
     builder.calls += [(np.multiply, (x, size, out)), (np.multiply, (out, builder.operand(1, shape[1:]), out))]
     if centre:
         builder.calls.append((np.add, (out, builder.operand(2, shape[1:]), out)))
@@ -271,7 +272,7 @@ def _norm_grad_form(centre: bool, builder: KernelBuilder, c: KernelConstants) ->
     if centre:
         _centred_rows(builder, x, unit)
         x = unit
-    size = _sizes_of_rows(builder, c, x)
+    size = sizes_of_rows(builder, dict(c.numbers)["EPS"], x)
     g, w = builder.operand(0, shape), builder.operand(2, shape[1:])
     builder.calls += [(np.multiply, (x, size, unit)), (np.multiply, (g, w, out))]
     if centre:
@@ -301,7 +302,7 @@ def _size_form(centre: bool, builder: KernelBuilder, c: KernelConstants) -> None
     if centre:
         _centred_rows(builder, x, centred := builder.temporary(shape))
         x = centred
-    _sizes_of_rows(builder, c, x, builder.out((shape[0], 1)))
+    sizes_of_rows(builder, dict(c.numbers)["EPS"], x, builder.out((shape[0], 1)))
 
 
 def _size_kernel(name: str, centre: bool) -> Shader:
@@ -341,6 +342,7 @@ def rms_size(x: Value, eps: float) -> Value:
         fours=True,
         statistics=(Statistic("rms_size", "size"),),
         calls=RMS_ROW,
+        as_read=True,
     ),
     samples=_norm_samples(1),
     bad=_norm_bad(1, "wanted x[…, n] and w[n]"),

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gdlab.op import REGISTRY, Contraction, Elementwise, Leaf, Movement, Reduction, Shader, Statistic
+from gdlab.plan.dispatch import Matmul
 from gdlab.plan.labels import display
 from gdlab.plan.records import MissedFusion
-from gdlab.plan.target import CompileOptions, Limits
+from gdlab.plan.spread import normalizes
+from gdlab.plan.target import CompileOptions, Limits, Target
 from gdlab.plan.terms import Term, Terms
 
 Side = Literal["epilogue", "prologue"]
@@ -18,11 +20,13 @@ MAX_CHAIN = 64  # lines of one kernel: beyond, drivers take seconds to compile i
 
 @dataclass(slots=True)
 class TermCluster:
-    """The terms of one dispatch: at most one core, a chain before it and one after it; `root` is the term it writes."""
+    """The terms of one dispatch: at most one core, a chain before it and one after it; `root` is the term it writes,
+    `norm` one that a product computes as it reads."""
 
     root: int
     size: int
     core: int = -1
+    norm: int = -1
     prologue: list[int] = field(default_factory=list)
     epilogue: list[int] = field(default_factory=list)
     ranges: list[int] = field(default_factory=list)  # terms it writes instead of the core: columns of it
@@ -32,7 +36,7 @@ class TermCluster:
     @property
     def members(self) -> list[int]:
         """All terms of the cluster."""
-        core = [self.core] if self.core >= 0 else []
+        core = [t for t in (self.norm, self.core) if t >= 0]
         return [*self.prologue, *core, *self.epilogue, *self.ranges, *self.statistics]
 
 
@@ -84,13 +88,14 @@ def needs_of(terms: Terms, outputs: tuple[int, ...]) -> Needs:
 class Clusters:
     """The assignment of needed terms to clusters, last to first, with notes of the fusions it could not make."""
 
-    def __init__(self, terms: Terms, needs: Needs, options: CompileOptions, limits: Limits) -> None:
-        self.terms, self.needs, self.options, self.limits = terms, needs, options, limits
+    def __init__(self, terms: Terms, needs: Needs, options: CompileOptions, target: Target) -> None:
+        self.terms, self.needs, self.options, self.limits = terms, needs, options, target.limits
+        self.normalizing = options.fuse_dispatches and options.tile is None and target.adapter_class == "hardware"
         self.of: list[TermCluster | None] = [None] * len(terms.terms)
         self.side: list[Side] = ["epilogue"] * len(terms.terms)
         self.missed: list[MissedFusion] = []
         self.all: list[TermCluster] = []
-        self.in_ranges = in_ranges(terms, needs, limits) if options.fuse_dispatches else {}
+        self.in_ranges = in_ranges(terms, needs, target.limits) if options.fuse_dispatches else {}
         self.product_of = {t: product for product, ranges in self.in_ranges.items() for t in ranges}
         self.statistics = _statistics(terms, needs) if options.fuse_dispatches else {}
 
@@ -108,6 +113,13 @@ class Clusters:
         return self.all
 
     def _place(self, term: Term) -> None:
+        if products := self._computed_in(term):
+            for host in products:
+                host.norm = term.id
+                del host.reads[term.id]
+                host.reads |= dict.fromkeys(self.terms.base[i] for i in term.inputs)
+            self.of[term.id] = products[0]
+            return
         readers = self.needs.edges[term.id] if term.id not in self.in_ranges else []
         host, side, refusal = self._host(term, readers)
         if refusal is not None:
@@ -127,6 +139,24 @@ class Clusters:
         host.reads.pop(term.id, None)
         for other, _, _ in operand_terms(term, self.terms):
             host.reads[other] = None
+
+    def _computed_in(self, term: Term) -> list[TermCluster]:
+        """Return the products that compute a term as they read it: all its readers, or none."""
+        kernel, found = term.op.kernel, list[TermCluster]()
+        if not (isinstance(kernel, Shader) and kernel.as_read and self.normalizing) or self.needs.protected[term.id]:
+            return []
+        for edge in self.needs.edges[term.id]:
+            host, core = self.of[edge.reader], self.terms.terms[edge.reader]
+            if host is None or host.core != core.id or not isinstance(core.op.kernel, Contraction):
+                return []
+            reads = {*host.reads, *(self.terms.base[i] for i in term.inputs)} - {term.id}
+            rows, other = (self.terms.base[i] for i in core.inputs)
+            product = product_of(core, self.terms)
+            alone = rows == term.id != other and product.k == term.type.shape[-1] and normalizes(product)
+            if not alone or len(reads) + 1 > self.limits.storage_buffers:
+                return []
+            found.append(host)
+        return found
 
     def _host(self, term: Term, readers: list[TermEdge]) -> tuple[TermCluster | None, Side, tuple[str, str] | None]:
         """Return the cluster that can take the term, and the side of its core; else the reason in words."""
@@ -223,6 +253,14 @@ def _ranges_of(term: Term, terms: Terms, needs: Needs) -> list[int]:
     if needs.protected[term.id] or any(t.op.packing != "columns" or t.inputs != (term.id,) for t in readers.values()):
         return []
     return sorted(readers, key=lambda id: (dict(readers[id].attrs)["start"], id))
+
+
+def product_of(core: Term, terms: Terms) -> Matmul:
+    """Return the product that a contraction computes."""
+    kernel = core.op.kernel
+    assert isinstance(kernel, Contraction)  # the caller has looked
+    shape = terms.terms[core.inputs[0]].type.shape
+    return Matmul(*core.type.shape, shape[1] if kernel.a == "mk" else shape[0], kernel.a, kernel.b, core.node)
 
 
 def is_leaf(term: Term) -> bool:

@@ -73,10 +73,19 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
+class RowNorm:
+    """Rows x of a product's first operand that are read as x · w / √(mean x² + eps); w is operand 2 of the dispatch."""
+
+    eps: float
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
 class Matmul:
     """out[m, n] = Σ_k a·b; `a` is stored [m, k] or [k, m], `b` [k, n] or [n, k]. Operands 0 and 1 of the dispatch.
 
-    In several `parts` it is out[part, m, n]: every part over some of the steps k, for another dispatch to add.
+    In several `parts` it is out[part, m, n]: every part over some of the steps k, for another dispatch to add. A
+    product of few rows may normalize those of a: `norm`.
     """
 
     m: int
@@ -86,6 +95,7 @@ class Matmul:
     b: Literal["kn", "nk"]
     node: int
     parts: int = 1
+    norm: RowNorm | None = None
 
 
 @dataclass(frozen=True, slots=True)

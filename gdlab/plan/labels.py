@@ -29,10 +29,12 @@ def pointwise(chain: Sequence[PointOp], size: int) -> str:
     return f"Pointwise({names([p.op for p in chain], ',')})[{size}]"
 
 
-def matmul(p: Matmul, via: str) -> str:
-    """Label a product: `MatMulAT[784x128x32]`; one that came from a fused op bears its name."""
+def matmul(p: Matmul, via: str, norm: str = "") -> str:
+    """Label a product: `MatMulAT[784x128x32]`; one that came from a fused op bears its name; `norm` is the op that it
+    computes as it reads: `MatMul(rms_norm)[1x128x128]`."""
     plain = "MatMul" + ("AT" if p.a == "km" else "") + ("BT" if p.b == "nk" else "")
-    return f"{display(via) if 'matmul' in via else plain}[{p.m}x{p.n}x{p.k}]"
+    inside = f"({norm})" if norm else ""
+    return f"{display(via) if 'matmul' in via else plain}{inside}[{p.m}x{p.n}x{p.k}]"
 
 
 def reduce(r: Reduce, chain: Sequence[PointOp]) -> str:

@@ -13,7 +13,7 @@ from gdlab.graph import Graph
 from gdlab.op import REGISTRY, Alias, Contraction, Reduction, Shader, Work
 from gdlab.op.storage import trained_parameters
 from gdlab.plan import labels, spread
-from gdlab.plan.chains import Clusters, TermCluster, is_leaf, needs_of
+from gdlab.plan.chains import Clusters, TermCluster, is_leaf, needs_of, product_of
 from gdlab.plan.dispatch import (
     Arg,
     Columns,
@@ -21,11 +21,11 @@ from gdlab.plan.dispatch import (
     Dispatch,
     DispatchPhase,
     Gather,
-    Matmul,
     Operand,
     PointOp,
     Reduce,
     Result,
+    RowNorm,
 )
 from gdlab.plan.parts import Parts, fold_stages
 from gdlab.plan.records import BufferKind, MissedFusion, PlanBuffer
@@ -76,7 +76,7 @@ def lowered(graph: Graph, backward: Sequence[bool], options: CompileOptions, tar
     terms = terms_of(graph, backward)
     needs = needs_of(terms, tuple(terms.term_of[i] for i in graph.output_ids))
     _check_sizes(graph, terms, needs.needed, target)
-    clusters = Clusters(terms, needs, options, target.limits)
+    clusters = Clusters(terms, needs, options, target)
     found = Lowering(graph, terms, target, options.tile).run(clusters.assign(), needs.needed)
     found.missed = clusters.missed
     order, groups = scheduled(found.dispatches, options.serial, options.reorder)
@@ -182,7 +182,7 @@ class Lowering:
         if core is None:
             self._emit_pointwise(root, parts)
         elif isinstance(kernel, Contraction):
-            self._emit_matmul(root, core, kernel, parts)
+            self._emit_matmul(root, core, parts)
         elif isinstance(kernel, Reduction):
             self._emit_reduce(root, core, kernel, parts)
         elif isinstance(kernel, Shader):
@@ -201,14 +201,16 @@ class Lowering:
             spread.pointwise(size, operands, self.target), epilogue=chain, flops=size * len(chain),
         )  # fmt: skip
 
-    def _emit_matmul(self, root: Term, core: Term, kernel: Contraction, parts: Parts) -> None:
-        a, b = (self.terms.terms[i].type.shape for i in core.inputs)
-        m, n = core.type.shape
-        product = Matmul(m, n, a[1] if kernel.a == "mk" else a[0], kernel.a, kernel.b, core.node)
-        parts.read_whole(core.inputs)
+    def _emit_matmul(self, root: Term, core: Term, parts: Parts) -> None:
+        (m, n), product, inputs, inside = core.type.shape, product_of(core, self.terms), core.inputs, ""
+        if parts.cluster.norm >= 0:
+            norm = self.terms.terms[parts.cluster.norm]
+            inputs, inside = (norm.inputs[0], core.inputs[1], norm.inputs[1]), norm.op.name
+            product = replace(product, norm=RowNorm(dict(norm.attrs)["eps"], norm.node))
+        parts.read_whole(inputs)
         schedule = spread.matmul(product, self.target, self.tile)
         split = spread.split_of(schedule)
-        flops = 2 * m * n * product.k
+        flops = 2 * m * n * product.k + (4 * m * product.k if product.norm else 0)
         if split > 1:
             scratch = TensorType((split, m, n))
             buffer = self._buffer(scratch, "intermediate", "", ())
@@ -238,7 +240,7 @@ class Lowering:
             )  # fmt: skip
             return
         self._emit(
-            "matmul", root, parts, labels.matmul(product, via) + tail, schedule, epilogue=chain, matmul=product,
+            "matmul", root, parts, labels.matmul(product, via, inside) + tail, schedule, epilogue=chain, matmul=product,
             flops=flops + m * n * len(chain),
         )  # fmt: skip
 

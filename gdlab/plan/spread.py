@@ -262,12 +262,22 @@ def matmul(p: Matmul, target: Target, tile: Tile | None = None) -> Schedule:
     if tile is not None:
         wanted = next(t for t in (_WIDE, _MIDDLE, _SMALL) if t[:2] == tile)
         return shared_tiles(p, (*wanted, 1, 1), target.limits)
-    if p.m <= FEW_ROWS and p.a == "mk" and p.k >= 32:
+    if of_few_rows(p):
         return _vectors(p, target.limits)
     tiling = _tiling(p)
     if tiling is None and target.limits.workgroup_bytes >= 16384:
         return _k_groups(p, target.limits)
     return shared_tiles(p, tiling or (32, 32, 16, 4, 4, 1, 1), target.limits)
+
+
+def of_few_rows(p: Matmul) -> bool:
+    """Return whether hardware reads every weight of a product once, for all rows."""
+    return p.m <= FEW_ROWS and p.a == "mk" and p.k >= 32
+
+
+def normalizes(p: Matmul) -> bool:
+    """Return whether a product of few rows can normalize them as it reads them, four elements at a time."""
+    return of_few_rows(p) and p.k % 4 == 0
 
 
 _WIDE, _MIDDLE, _SMALL = (128, 128, 16, 8, 8), (64, 64, 16, 8, 8), (32, 32, 16, 4, 4)
@@ -341,7 +351,8 @@ def _vectors(p: Matmul, limits: Limits) -> Schedule:
     in f16, q8, q4 with half as many invocations 1.82, 2.17, 2.44 ms, so 1.76, 1.98, 2.16; H200, 2026-11-23)."""
     quads = -(-p.n // 4)
     wide = 1 if p.b == "nk" else _power(max(1, quads // _GROUPS), 8)
-    room = limits.workgroup_bytes // (16 * p.m)  # each invocation's sums of four columns
+    each = 16 if p.norm is None else 20  # bytes of an invocation's sums: of four columns, and of squares
+    room = limits.workgroup_bytes // (each * p.m)
     lanes = 1 << (min(limits.invocations, ROW_GROUP, room).bit_length() - 1)
     most = min(_power(p.k // 4, ROW_GROUP), lanes // wide)
     parts = max(min(GROUP // wide, most), _power(min(-(-_VECTORS // (quads * min(p.m, 2))), p.k // 8), most))

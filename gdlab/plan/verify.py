@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from gdlab.base.errors import CompileError
 from gdlab.plan.dispatch import Arg, Dispatch, Operand, PointOp, UpdateCore
 from gdlab.plan.records import ExecutionPlan, MemoryPlan, PlanBuffer, Update
-from gdlab.plan.spread import flat, update_groups
+from gdlab.plan.spread import flat, normalizes, update_groups
 from gdlab.plan.target import Limits
 
 # kinds of buffers that hold something before the first dispatch
@@ -199,8 +199,13 @@ Domains = tuple[tuple[int, ...], int, int]
 
 
 def _matmul_domains(d: Dispatch) -> Domains:
-    assert d.matmul is not None  # the table asks by kernel
-    return (d.matmul.m * d.matmul.k, d.matmul.k * d.matmul.n), 0, d.matmul.parts * d.matmul.m * d.matmul.n
+    p = d.matmul
+    assert p is not None  # the table asks by kernel
+    if p.norm is not None and not (d.variant.startswith("vector ") and normalizes(p) and 0 < p.norm.eps < math.inf):
+        given = f"{d.variant} of {p.m}x{p.n}x{p.k}, eps {p.norm.eps:g}"
+        raise CompileError(f"dispatch {d.index}", "norm", given, "few rows of fours, eps above 0")
+    weight = () if p.norm is None else (p.k,)
+    return (p.m * p.k, p.k * p.n, *weight), 0, p.parts * p.m * p.n
 
 
 def _reduce_domains(d: Dispatch) -> Domains:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import networks
 import numpy as np
@@ -33,10 +33,12 @@ from gdlab.kernels.workgroup_tiles import shared_tiles
 from gdlab.op import REGISTRY, Shader, reference
 from gdlab.op.numpy_form import NumpyForm
 from gdlab.plan import compile, spread
+from gdlab.plan.codec import from_json, to_json
 from gdlab.plan.dispatch import SCALARS, Dispatch, Matmul
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import Target
 from gdlab.plan.update import Recipe, update_of
+from gdlab.plan.verify import verify
 
 SCHEDULES = ("software", "hardware")
 SHADERS = REPO / "shaders"
@@ -151,6 +153,73 @@ def test_few_rows_read_every_weight_once(name: str) -> None:
         )
         plan = check((found, target), graph_of(build))
         assert (plan.dispatches[0].variant.split()[0] == "vector") == (m < 9)
+
+
+def normed_products(m: int, n: int, k: int, name: str) -> Callable[[], list[Value]]:
+    """Two products of the same normalized rows, one of them beside the rows themselves."""
+
+    def build() -> list[Value]:
+        x, b = ops.input("x", (m, k)), (n, k) if name == "matmul_bt" else (k, n)
+        rows = ops.rms_norm(x * 3.0, ops.input("w", (k,)), eps=1e-5)
+        first = getattr(ops, name)(rows, ops.input("b", b)) * 0.25 + ops.input("c", (n,))
+        return [ops.tanh(first), ops.matmul(rows, ops.input("square", (k, k))) + x]
+
+    return build
+
+
+@pytest.mark.parametrize("kind", ["wgpu", "cpu"])
+@pytest.mark.parametrize("name", ["matmul", "matmul_bt"])
+def test_few_rows_are_normalized_as_they_are_read(name: str, kind: Literal["wgpu", "cpu"]) -> None:
+    """Every product of few rows of fours does it: no dispatch writes the normalized rows. Nine rows have one that does,
+    and rows of 33 elements."""
+    needs("wgpu")
+    target = Target("wgpu", "hardware", device("wgpu").target.limits)
+    for m, n, k in ((1, 40, 2048), (1, 6, 36), (2, 17, 64), (3, 64, 132), (8, 300, 1028), (2, 1060, 64), (1, 4102, 40)):
+        plan = check((device(kind), target), graph_of(normed_products(m, n, k, name)))
+        assert [d.matmul.norm is not None for d in plan.dispatches if d.matmul is not None] == [True, True], plan
+        assert [d.kernel for d in plan.dispatches] == ["pointwise", "matmul", "matmul"]
+        assert f"(rms_norm)[{m}x{n}x{k}]" in plan.dispatches[1].label
+        norms = {node for d in plan.dispatches[1:] for node in d.origin if plan.graph.node(node).op == "rms_norm"}
+        assert len(norms) == 1 and all(norms < set(d.origin) for d in plan.dispatches[1:])
+    for m, n, k in ((9, 20, 64), (1, 20, 33)):
+        plan = check((device(kind), target), graph_of(normed_products(m, n, k, name)))
+        assert not any(d.matmul.norm for d in plan.dispatches if d.matmul is not None)
+
+
+def test_normalized_rows_that_others_read_are_written() -> None:
+    """For an output, another op, the second operand of a product, a product that reads columns or other rows."""
+    needs("wgpu")
+    target = Target("wgpu", "hardware", device("wgpu").target.limits)
+    for others in (
+        lambda rows: rows,
+        lambda rows: ops.exp(rows).sum_all(),
+        lambda rows: ops.matmul_bt(ops.input("a", (3, 64)), rows),
+        lambda rows: ops.matmul_at(rows, ops.input("a", (4, 3))),
+        lambda rows: ops.matmul(rows.reshape(8, 32), ops.input("a", (32, 3))),
+    ):
+
+        def build(others: Any = others) -> list[Value]:
+            rows = ops.rms_norm(ops.input("x", (4, 64)), ops.input("w", (64,)), eps=1e-3)
+            return [ops.matmul(rows, ops.input("b", (64, 5))), others(rows)]
+
+        plan = check((device("wgpu"), target), graph_of(build))
+        assert not any(d.matmul.norm for d in plan.dispatches if d.matmul is not None)
+        assert any(d.custom is not None for d in plan.dispatches)
+
+
+def test_a_norm_inside_a_product_that_cannot_have_one_is_refused() -> None:
+    plan = compile(graph_of(normed_products(2, 40, 64, "matmul")), mode="inference", target=Target.portable())
+    d = plan.dispatches[1]
+    assert d.matmul is not None and d.matmul.norm is not None and from_json(to_json(plan)) == plan
+    wrong = [
+        replace(d, matmul=replace(d.matmul, norm=replace(d.matmul.norm, eps=0.0))),
+        replace(d, matmul=replace(d.matmul, norm=replace(d.matmul.norm, eps=float("nan")))),
+        replace(d, variant="k-parallel 16x16"),
+        replace(d, operands=d.operands[:2]),
+    ]
+    for bad in wrong:
+        with pytest.raises(CompileError, match="norm|operand"):
+            verify(replace(plan, dispatches=(plan.dispatches[0], bad, *plan.dispatches[2:])))
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "q8_0", "q4_0", "q4_k", "q6_k"])

@@ -14,6 +14,7 @@ from gdlab.devices.cpu.chain_calls import ScalarLiteral, Scratch, array, build
 from gdlab.devices.cpu.update_calls import update
 from gdlab.op import REGISTRY, Axis, Shader
 from gdlab.op.numpy_form import NumpyCall, NumpyForm
+from gdlab.ops.norm import sizes_of_rows
 from gdlab.plan.dispatch import Dispatch, Gather
 
 LONG = 4096  # longer folds accumulate in float64
@@ -43,6 +44,11 @@ def _matmul(builder: NumpyKernelBuilder) -> None:
     p = builder.d.matmul
     assert p is not None  # the table asks by kernel
     a = builder.operand(0, (p.m, p.k)) if p.a == "mk" else builder.operand(0, (p.k, p.m)).T
+    if p.norm is not None:  # of a plan for hardware
+        rows = builder.temporary((p.m, p.k))
+        size = sizes_of_rows(builder, p.norm.eps, a)
+        builder.calls += [(np.multiply, (a, size, rows)), (np.multiply, (rows, builder.operand(2, (p.k,)), rows))]
+        a = rows
     b = builder.operand(1, (p.k, p.n)) if p.b == "kn" else builder.operand(1, (p.n, p.k)).T
     if p.parts > 1:  # of a plan for hardware
         out, size = builder.out((p.parts, p.m, p.n)), -(-p.k // p.parts)

@@ -168,7 +168,7 @@ def _text(
 
 def _nodes_of(d: Dispatch) -> tuple[int, ...]:
     """Return all nodes that a line of a dispatch's WGSL may stand for, by place."""
-    cores = (d.reduce, d.matmul, d.gather, d.custom)
+    cores = (d.reduce, d.matmul, d.matmul and d.matmul.norm, d.gather, d.custom)
     return (
         *(p.node for p in d.prologue),
         *(p.node for p in d.epilogue),
