@@ -298,7 +298,7 @@ def vectors(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
     of = f"{4 * wide} columns of the {p.m} x {p.n} result"
     memory, squares = [f"sums: array<vec4<f32>, {rows * group}>"], [""] * rows
     if p.norm is not None:
-        text.add("// Rows of a are normalized as they are read: times w here, and over the root of their mean square below.")
+        text.add("// Rows of a are normalized as they are read: times w here, over the root of mean squares below.")
         memory.append(f"squares: array<f32, {rows * group}>")
         squares = [f" squares[{r * group}u + lane] = s{r};" for r in range(rows)]
     _begin_parts(text, product, of, memory, parts, wide, rows)

@@ -114,10 +114,10 @@ class Clusters:
 
     def _place(self, term: Term) -> None:
         if products := self._computed_in(term):
-            for host in products:
-                host.norm = term.id
-                del host.reads[term.id]
-                host.reads |= dict.fromkeys(self.terms.base[i] for i in term.inputs)
+            for product in products:
+                product.norm = term.id
+                del product.reads[term.id]
+                product.reads |= dict.fromkeys(self.terms.base[i] for i in term.inputs)
             self.of[term.id] = products[0]
             return
         readers = self.needs.edges[term.id] if term.id not in self.in_ranges else []
@@ -153,7 +153,7 @@ class Clusters:
             rows, other = (self.terms.base[i] for i in core.inputs)
             product = product_of(core, self.terms)
             alone = rows == term.id != other and product.k == term.type.shape[-1] and normalizes(product)
-            if not alone or len(reads) + 1 > self.limits.storage_buffers:
+            if not alone or len(reads) + max(1, len(host.ranges)) > self.limits.storage_buffers:
                 return []
             found.append(host)
         return found
@@ -259,8 +259,8 @@ def product_of(core: Term, terms: Terms) -> Matmul:
     """Return the product that a contraction computes."""
     kernel = core.op.kernel
     assert isinstance(kernel, Contraction)  # the caller has looked
-    shape = terms.terms[core.inputs[0]].type.shape
-    return Matmul(*core.type.shape, shape[1] if kernel.a == "mk" else shape[0], kernel.a, kernel.b, core.node)
+    (m, n), shape = core.type.shape, terms.terms[core.inputs[0]].type.shape
+    return Matmul(m, n, shape[1] if kernel.a == "mk" else shape[0], kernel.a, kernel.b, core.node)
 
 
 def is_leaf(term: Term) -> bool:

@@ -51,8 +51,8 @@ def _matmul(builder: NumpyKernelBuilder) -> None:
         a = rows
     b = builder.operand(1, (p.k, p.n)) if p.b == "kn" else builder.operand(1, (p.n, p.k)).T
     if p.parts > 1:  # of a plan for hardware
-        out, size = builder.out((p.parts, p.m, p.n)), -(-p.k // p.parts)
-        for part, ks in enumerate(slice(i * size, (i + 1) * size) for i in range(p.parts)):
+        out, steps = builder.out((p.parts, p.m, p.n)), -(-p.k // p.parts)
+        for part, ks in enumerate(slice(i * steps, (i + 1) * steps) for i in range(p.parts)):
             builder.calls.append((a[:, ks].dot, (b[ks], out[part])))
         return
     out = builder.out((p.m, p.n))
