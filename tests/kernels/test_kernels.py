@@ -32,7 +32,7 @@ from gdlab.kernels.product import Product
 from gdlab.kernels.workgroup_tiles import shared_tiles
 from gdlab.op import REGISTRY, Shader, reference
 from gdlab.op.numpy_form import NumpyForm
-from gdlab.ops.packed import columns
+from gdlab.ops import packed
 from gdlab.plan import compile, spread
 from gdlab.plan.codec import from_json, to_json
 from gdlab.plan.dispatch import SCALARS, Dispatch, Matmul
@@ -217,7 +217,7 @@ def test_normalized_rows_are_read_where_the_buffers_of_a_dispatch_suffice() -> N
         def build(count: int = count) -> list[Value]:
             rows = ops.rms_norm(ops.input("x", (2, 64)), ops.input("w", (64,)), eps=1e-3)
             wide = ops.matmul(rows, ops.input("b", (64, 4 * count)))
-            return [ops.tanh(columns(wide, 4 * i, 4 * i + 4)) for i in range(count)]
+            return [ops.tanh(packed.columns(wide, 4 * i, 4 * i + 4)) for i in range(count)]
 
         plan = check((device("wgpu"), target), graph_of(build))
         (d,) = (d for d in plan.dispatches if d.matmul is not None)
