@@ -135,7 +135,8 @@ def _matmul(d: Dispatch) -> Coverage:
     p = d.matmul
     assert p is not None  # the table asks by kernel
     weight = (Read(2, "row", 1, p.k),) if p.norm is not None else ()
-    reads = Read(0, "a", p.m, p.k), Read(1, "b", p.k, p.n), *weight, *_chain_reads(d, "epilogue", p.m * p.n)
+    factor = (Read(p.dual_operand, "b", p.k, p.n),) if p.dual is not None else ()
+    reads = Read(0, "a", p.m, p.k), Read(1, "b", p.k, p.n), *weight, *factor, *_chain_reads(d, "epilogue", p.m * p.n)
     kind = d.variant.split()[0]
     if kind == "tile":
         t = Tiling(*d.params)
@@ -145,8 +146,8 @@ def _matmul(d: Dispatch) -> Coverage:
         rows, columns = d.params
         return Coverage("result", (1, p.m, p.n), (rows, columns), 8, 1, (rows, columns), Loop("k", p.k, 4), reads)
     if kind == "vector":
-        rows, wide, parts = d.params
-        loop = Loop("k", p.k, 4, side=parts)
+        rows, wide, parts, steps = d.params
+        loop = Loop("k", p.k, steps, side=parts)
         return Coverage("result", (1, p.m, p.n), (rows, 4 * wide), 1, 1, (rows, 4), loop, reads)
     return Coverage("result", (1, p.m, p.n), (16, 16), 1, 1, (4, 4), Loop("k", p.k, 4, side=16), reads)
 

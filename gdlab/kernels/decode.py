@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gdlab.base.types import FORMATS, DType
 from gdlab.kernels.pieces import WgslText
-from gdlab.plan.dispatch import Dispatch, Operand
+from gdlab.plan.dispatch import Dispatch, Matmul, Operand
 
 
 def decode(text: WgslText, d: Dispatch) -> None:
@@ -15,12 +15,14 @@ def decode(text: WgslText, d: Dispatch) -> None:
     numbers = {buffer: i for i, (buffer, _) in enumerate(d.bindings)}
     stored = {o.buffer: o for o in d.operands if o.dtype.is_storage}
     for buffer, operand in stored.items():
+        if whole_blocks(d, operand):
+            continue
         name = f"in{numbers[buffer]}"
         four = decodes_four(d, operand)
         function = "four" if four else "decoded"
         text.lines = [_calls(line, f"{name}[", f"{name}_{function}(u32(") for line in text.lines]
-        if four and operand.dtype in COLUMN_BLOCKS:
-            text.add(f"\n{COLUMN_BLOCKS[operand.dtype].format(name=name, columns=operand.shape[1])}")
+        if four and operand.dtype in STEPS_OF_COLUMNS:
+            text.add(f"\n{STEPS_OF_COLUMNS[operand.dtype].format(name=name, columns=operand.shape[1])}")
         elif four and operand.dtype in _PAIRS:
             text.add(f"\n{_PAIRS[operand.dtype].format(name=name)}")
         elif operand.dtype in _FUNCTIONS:
@@ -193,12 +195,22 @@ def decodes_four(d: Dispatch, operand: Operand) -> bool:
     x 1024: q4_0 0.39, 0.44, 0.36 of the time, q4_k 0.20, 0.25, 0.29, q6_k 0.26, 0.28, 0.30, q4 and q8 0.3, 0.4, 0.45;
     2026-11-23)."""
     kind = d.variant.split()[0] if d.matmul is not None else ""
-    if d.matmul is None or kind not in ("registers", "vector") or operand is not d.operands[1]:
+    if d.matmul is None or kind not in ("registers", "vector") or not _is_factor(d, d.matmul, operand):
         return False
-    if operand.dtype in COLUMN_BLOCKS:
+    if operand.dtype in STEPS_OF_COLUMNS:
         return d.matmul.k % 4 == 0
     halves = kind == "vector" and operand.dtype in _PAIRS and operand.shape[-1] % 4 == 0
     return d.matmul.b == "nk" and (halves or operand.dtype in _BODIES)
+
+
+def whole_blocks(d: Dispatch, operand: Operand) -> bool:
+    """Return whether a product of few rows reads many steps of an operand at once, and decodes them itself."""
+    vector = d.matmul is not None and d.variant.startswith("vector ") and d.params[3] > 4
+    return vector and d.matmul is not None and _is_factor(d, d.matmul, operand)
+
+
+def _is_factor(d: Dispatch, p: Matmul, operand: Operand) -> bool:
+    return any(operand is d.operands[k] for k in ([1] if p.dual is None else [1, p.dual_operand]))
 
 
 def _block(name: str, operand: Operand, stride: int, four: bool) -> str:
@@ -224,7 +236,7 @@ def _stride(d: Dispatch) -> int:
     return dict(d.custom.integers).get("STRIDE", 0) if d.custom is not None else 0
 
 
-COLUMN_BLOCKS: dict[DType, str] = {  # four steps of a column, from a multiple of four on
+STEPS_OF_COLUMNS: dict[DType, str] = {  # four steps of a column, from a multiple of four on
     DType.q4: """// q4: four steps of a column.
 fn {name}_four(k: u32, column: u32) -> vec4<f32> {{
     let block = (k / 32u * {columns}u + column) * 5u;

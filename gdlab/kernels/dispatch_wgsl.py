@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gdlab.base.errors import CompileError
 from gdlab.base.types import DType
 from gdlab.kernels.custom import custom
-from gdlab.kernels.decode import COLUMN_BLOCKS, decode, decodes_four
+from gdlab.kernels.decode import STEPS_OF_COLUMNS, decode, decodes_four, whole_blocks
 from gdlab.kernels.folds import reduce
 from gdlab.kernels.line_parts import LineParts, line_parts
 from gdlab.kernels.pieces import (
@@ -31,6 +31,7 @@ from gdlab.kernels.tiles import WRITERS
 from gdlab.kernels.update_kernel import update
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import ExecutionPlan, LineMap
+from gdlab.plan.spread import ROW_BLOCKS
 from gdlab.plan.target import Target
 
 _CALL = re.compile(r"\b([a-z_]\w*)\(")
@@ -80,20 +81,20 @@ def _pointwise(text: WgslText, d: Dispatch) -> None:
     bindings.declare(text)
     constants(text, SIZE=size, WIDTH=4 if d.variant == "vec4" else 1, GROUP=d.workgroup_size[0])
     with text.working(WORK):
-        chain_function(text, "chain", d.epilogue, "", bindings.type)
+        chain_function(text, "chain", d.epilogue, (), bindings.type)
     text.add("fn point(i: u32) {")
     if four:
         for k in used:
             with text.working(read_part(k)):
                 text.add(f"    let x{k} = {bindings.four(d.operands[k])};", node)
         with text.working(WORK, STORE):
-            by_four(text, "out[i / 4u]", [f"x{k}" for k in used], d.epilogue, "chain", "", node)
+            by_four(text, "out[i / 4u]", [f"x{k}" for k in used], d.epilogue, "chain", (), node)
     else:
         for q in range(4 if d.variant == "vec4" else 1):
             at = f"i + {q}u" if q else "i"
             loads = [bindings.at(d.operands[k], at) for k in used]
             with text.working(*map(read_part, used), STORE):
-                text.add(f"    out[{at}] = {call('chain', d.epilogue, '', loads)};", node)
+                text.add(f"    out[{at}] = {call('chain', (), loads)};", node)
     text.add("}\n")
     whole_file(text, "pointwise.wgsl")
 
@@ -108,17 +109,19 @@ def _matmul(text: WgslText, d: Dispatch) -> None:
     a, b = d.operands[0].buffer, d.operands[1].buffer
     used = [d.operands[k] for k in chain_operands(d.epilogue)]
     weight = d.operands[2].buffer if p.norm is not None else a
-    uses = [(a, wide_a), (weight, wide_a), (b, wide_b), *((out, wide_out) for out in d.outputs)]
+    dual = d.operands[p.dual_operand].buffer if p.dual is not None else b
+    uses = [(a, wide_a), (weight, wide_a), (b, wide_b), (dual, wide_b), *((out, wide_out) for out in d.outputs)]
     wide = widened([*uses, *((o.buffer, wide_out and may_be_wide(o)) for o in used)])
-    bindings = Bindings(d, wide)
+    bindings = Bindings(d, wide, [o.buffer for o in d.operands if whole_blocks(d, o) and o.dtype not in ROW_BLOCKS])
     bindings.declare(text)
     text.add("")
     (store4 if d.output in wide else store)(text, d, bindings, p.node)
     four = decodes_four(d, d.operands[1])
-    blocks = four and d.operands[1].dtype in COLUMN_BLOCKS
+    blocks = four and d.operands[1].dtype in STEPS_OF_COLUMNS
     wide_b = b in wide or (four and not blocks)
     product = Product(p, bindings.variable[a], bindings.variable[b], a in wide, wide_b, d.output in wide, blocks,
-                      bindings.variable[weight], weight in wide)  # fmt: skip
+                      bindings.variable[weight], weight in wide, bindings.variable[dual],
+                      d.operands[1].dtype)  # fmt: skip
     WRITERS[kind](text, product, d.params)
 
 

@@ -95,9 +95,9 @@ def _element(text: WgslText, d: Dispatch, bindings: Bindings, node: int) -> None
     """Write `element(i)`, which the core reads: the prologue's last value, or operand 0."""
     if d.prologue:
         with text.working(WORK):
-            chain_function(text, "before", d.prologue, "", "f32")
+            chain_function(text, "before", d.prologue, (), "f32")
         loads = [bindings.at(d.operands[k]) for k in chain_operands(d.prologue)]
-        value = call("before", d.prologue, "", loads)
+        value = call("before", (), loads)
     else:
         value = bindings.at(d.operands[0])
     text.add("fn element(i: u32) -> f32 {")
@@ -110,14 +110,14 @@ def _element4(text: WgslText, d: Dispatch, bindings: Bindings, r: Reduce) -> Non
     """Write `element4(i)` (elements i … i + 3), `start4(first)` and `combine4(a, b)`."""
     if d.prologue:
         with text.working(WORK):
-            chain_function(text, "before", d.prologue, "", "f32")
+            chain_function(text, "before", d.prologue, (), "f32")
         text.add("fn element4(i: u32) -> vec4<f32> {")
         used = chain_operands(d.prologue)
         for k in used:
             with text.working(read_part(k)):
                 text.add(f"    let x{k} = {bindings.four(d.operands[k])};", r.node)
         text.add("    return vec4<f32>(", r.node)
-        for line in four_calls("before", d.prologue, "", [f"x{k}" for k in used]):
+        for line in four_calls("before", (), [f"x{k}" for k in used]):
             text.add(f"        {line},", r.node)
         text.add("    );\n}\n", r.node)
     else:

@@ -148,11 +148,12 @@ def number(value: float, dtype: DType = DType.f32) -> str:
 
 # operands -------------------------------------------------------------------------------------------------------------
 class Bindings:
-    """The buffers of a dispatch as WGSL variables `in0`, `in1`, … and `out`; `wide` ones hold vec4<f32>."""
+    """The buffers of a dispatch as WGSL variables `in0`, `in1`, … and `out`; `wide` ones hold vec4<f32>, and those that
+    are read in whole `blocks` vec4<u32>."""
 
-    def __init__(self, d: Dispatch, wide: Iterable[int]) -> None:
+    def __init__(self, d: Dispatch, wide: Iterable[int], blocks: Iterable[int] = ()) -> None:
         stored = {o.buffer for o in d.operands if o.dtype.is_storage}
-        self.d, self.wide = d, set(wide) - stored
+        self.d, self.wide, self.blocks = d, set(wide) - stored, set(blocks)
         self.variable = {}
         for i, (buffer, access) in enumerate(d.bindings):
             self.variable[buffer] = f"in{i}" if access == "r" else "out"
@@ -165,6 +166,7 @@ class Bindings:
         for i, (buffer, access) in enumerate(self.d.bindings):
             plain = self.types.get(buffer, self.type)
             element = "vec4<f32>" if buffer in self.wide else plain if plain in ("f32", "u32") else "u32"
+            element = "vec4<u32>" if buffer in self.blocks else element
             mode = "read" if access == "r" else "read_write"
             text.add(f"@group(0) @binding({i}) var<storage, {mode}> {self.variable[buffer]}: array<{element}>;")
         if self.d.scalars:
@@ -215,9 +217,9 @@ def chain_operands(chain: Sequence[PointOp]) -> list[int]:
 
 
 # chains ---------------------------------------------------------------------------------------------------------------
-def chain_function(text: WgslText, name: str, chain: Sequence[PointOp], first: str, type: str) -> None:
-    """Write `fn name(…) -> f32` with one `let` per op; `first` is its first parameter (`acc: f32`) or empty."""
-    parameters = [*([first] if first else []), *(f"x{k}: {type}" for k in chain_operands(chain))]
+def chain_function(text: WgslText, name: str, chain: Sequence[PointOp], sums: Sequence[str], type: str) -> None:
+    """Write `fn name(…) -> f32` with one `let` per op; `sums` are its first parameters, for what the core computes."""
+    parameters = (f"{each}: {type}" for each in (*sums, *(f"x{k}" for k in chain_operands(chain))))
     text.add(f"fn {name}({', '.join(parameters)}) -> {type} {{")
     for i, line in enumerate(chain):
         text.add(f"    let v{i}: {type} = {expression(line)};  // {line.op}", line.node)
@@ -245,12 +247,12 @@ def argument(arg: Arg, opaque: bool, operands: Mapping[int, str] | None = None) 
             return operands[arg.index] if operands is not None else f"x{arg.index}"
         case "op":
             return f"v{arg.index}"
-        case "acc":
-            return "acc"
+        case "acc" | "dual":
+            return arg.kind
         case "literal":
             return f"at_run_time({number(arg.value)})" if opaque else number(arg.value)
 
 
-def call(name: str, chain: Sequence[PointOp], first: str, operands: Sequence[str]) -> str:
+def call(name: str, sums: Sequence[str], operands: Sequence[str]) -> str:
     """Return a call of a chain function."""
-    return f"{name}({', '.join([*([first] if first else []), *operands])})"
+    return f"{name}({', '.join([*sums, *operands])})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gdlab.base.types import DType
 from gdlab.kernels.pieces import read_part
 from gdlab.plan.dispatch import Matmul
 
@@ -19,7 +20,7 @@ MAIN = """fn main(
 class Product:
     """A product and its variables: `a` and `b` name bindings, which hold vec4 where `wide_a`, `wide_b`, `wide_out`;
     `blocks_b`: four steps of a column of b are decoded together, `{b}_four(k, column)`; `weight` and `wide_weight` are
-    those of the norm of a's rows."""
+    those of the norm of a's rows, `dual` is the second factor of a dual product, read as `b`; both are of `dtype`."""
 
     p: Matmul
     a: str
@@ -30,6 +31,8 @@ class Product:
     blocks_b: bool = False
     weight: str = ""
     wide_weight: bool = False
+    dual: str = ""
+    dtype: DType = DType.f32
 
     @property
     def node(self) -> int:

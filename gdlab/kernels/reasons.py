@@ -127,17 +127,28 @@ def _k_parallel(d: Dispatch, p: Matmul) -> Iterator[str]:
 
 
 def _vectors(d: Dispatch, p: Matmul) -> Iterator[str]:
-    rows, wide, parts = d.params
+    rows, wide, parts, steps = d.params
     beside = f"{_invocations(wide)} side by side have" if wide > 1 else "one invocation has"
+    each = f"of every {whole(steps * parts)} steps each takes {steps}"
     yield (
         f"So few rows use each value of B {_times(rows)}: what counts is to read B once, as fast as memory gives it. "
-        f"K in {parts} parts side by side: of every {whole(4 * parts)} steps each takes four; in a part {beside} "
+        f"K in {parts} parts side by side: {each}; in a part {beside} "
         "four columns each; the parts meet in workgroup memory."
     )
+    if steps > 4:
+        yield (
+            f"An invocation decodes {steps} steps of its four columns at once: what a load gives, or a whole block, "
+            "whose scale then counts once."
+        )
     if p.norm is not None:
         yield (
             "The rows of A are normalized as they are read: each workgroup adds up their squares beside the products, "
             "and divides the sums by the root of the mean square. No dispatch has to write the normalized rows first."
+        )
+    if p.dual is not None:
+        yield (
+            "Two products of the same rows in one kernel (a dual GEMM): each invocation reads the same place of both "
+            "factors, and the chain behind takes both results. None of the two is written to memory."
         )
 
 

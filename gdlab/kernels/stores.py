@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gdlab.kernels.pieces import (
     STORE,
     Bindings,
@@ -37,14 +39,16 @@ def whole_file(text: WgslText, name: str, *nodes: int) -> None:
 
 
 def store(text: WgslText, d: Dispatch, bindings: Bindings, node: int) -> None:
-    """Write the epilogue as `after`, and `store(i, value)`, which writes its result."""
-    used = chain_operands(d.epilogue)
+    """Write the epilogue as `after`, and `store(i, value)`, which writes its result; `store(i, value, dual)` where a
+    dispatch computes two products."""
+    used, sums = chain_operands(d.epilogue), sums_of(d)
     with text.working(STORE):
         if d.epilogue:
-            chain_function(text, "after", d.epilogue, "acc: f32", "f32")
-        value = call("after", d.epilogue, "value", [bindings.at(d.operands[k]) for k in used])
+            chain_function(text, "after", d.epilogue, sums, "f32")
+        value = call("after", ["value", *sums[1:]], [bindings.at(d.operands[k]) for k in used])
         value = value if d.epilogue else "value"
-        text.add(f"fn store(i: u32, value: {bindings.type}) {{")
+        values = "".join(f", {name}: {bindings.type}" for name in ("value", *sums[1:]))
+        text.add(f"fn store(i: u32{values}) {{")
         with text.working(STORE, *map(read_part, used)):
             text.add(f"    let stored = {value};" if d.in_columns else f"    out[i] = {value};", node)
         if d.in_columns:
@@ -53,26 +57,32 @@ def store(text: WgslText, d: Dispatch, bindings: Bindings, node: int) -> None:
 
 
 def store4(text: WgslText, d: Dispatch, bindings: Bindings, node: int) -> None:
-    """Write `store4(i, value)`, which stores four neighbours at once."""
+    """Write `store4(i, value)`, which stores four neighbours at once; `store4(i, value, dual)` as in `store`."""
     if not by_fours(d):
         store(text, d, bindings, node)
         each = " ".join(f"store(i + {k}u, value.{q});" for k, q in enumerate("xyzw"))
         with text.working(STORE):
             text.add(f"fn store4(i: u32, value: vec4<f32>) {{\n    {each}\n}}\n")
         return
-    used = chain_operands(d.epilogue)
+    used, sums = chain_operands(d.epilogue), sums_of(d)
+    values = "value", *sums[1:]
     with text.working(STORE):
         if d.epilogue:
-            chain_function(text, "after", d.epilogue, "acc: f32", "f32")
-        text.add("fn store4(i: u32, value: vec4<f32>) {")
+            chain_function(text, "after", d.epilogue, sums, "f32")
+        text.add(f"fn store4(i: u32{''.join(f', {name}: vec4<f32>' for name in values)}) {{")
         for k in used:
             with text.working(read_part(k)):
                 text.add(f"    let x{k} = {bindings.four(d.operands[k])};", node)
         place = "let stored" if d.in_columns else "out[i / 4u]"
-        by_four(text, place, [f"x{k}" for k in used], d.epilogue, "after", "value", node)
+        by_four(text, place, [f"x{k}" for k in used], d.epilogue, "after", values, node)
         if d.in_columns:
             _into_columns(text, d, bindings, "[({}) / 4u]", node)
     text.add("}\n")
+
+
+def sums_of(d: Dispatch) -> tuple[str, ...]:
+    """Return the parameters of the epilogue for what the core computes: a second one of a dual product."""
+    return ("acc", "dual") if d.matmul is not None and d.matmul.dual is not None else ("acc",)
 
 
 def by_fours(d: Dispatch) -> bool:
@@ -96,18 +106,18 @@ def _into_columns(text: WgslText, d: Dispatch, bindings: Bindings, at: str, node
 
 
 def by_four(
-    text: WgslText, place: str, loads: list[str], chain: tuple[PointOp, ...], name: str, first: str, node: int
+    text: WgslText, place: str, loads: list[str], chain: tuple[PointOp, ...], name: str, first: Sequence[str], node: int
 ) -> None:
-    """Write `place = …`, the chain called for each of four neighbours; `first`: its first argument, if any."""
+    """Write `place = …`, the chain called for each of four neighbours; `first`: its first arguments, if any."""
     if not chain:
-        text.add(f"    {place} = {first};", node)
+        text.add(f"    {place} = {first[0]};", node)
         return
     text.add(f"    {place} = vec4<f32>(", node)
-    for line in four_calls(name, chain, first, loads):
+    for line in four_calls(name, first, loads):
         text.add(f"        {line},", node)
     text.add("    );", node)
 
 
-def four_calls(name: str, chain: tuple[PointOp, ...], first: str, loads: list[str]) -> list[str]:
+def four_calls(name: str, first: Sequence[str], loads: list[str]) -> list[str]:
     """Return the calls of a chain for each of four neighbours."""
-    return [call(name, chain, f"{first}.{q}" if first else "", [f"{x}.{q}" for x in loads]) for q in "xyzw"]
+    return [call(name, [f"{x}.{q}" for x in first], [f"{x}.{q}" for x in loads]) for q in "xyzw"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gdlab.kernels.pieces import LANES, LOOP, MEET, STORE, WHERE, WORK, WgslText, number
+from gdlab.kernels.pieces import LANES, LOOP, MEET, STORE, WHERE, WORK, WgslText, number, read_part
 from gdlab.kernels.product import FLAT, MAIN, Product, side_read
+from gdlab.kernels.weight_blocks import add_block, add_codes, has_least, has_scale, read_blocks
 from gdlab.kernels.workgroup_tiles import shared_tiles
 
 
@@ -15,27 +16,32 @@ class Tile:
 
     The tile begins at variables `row` and `column`; elements beyond the edge repeat the last one, and are not stored.
     With `guard` steps beyond K add nothing. Where the product normalizes, a is read times the weights of the norm, and
-    the squares of each row are added up in `s{row}`.
+    the squares of each row are added up in `s{row}`. A dual product has sums `d{row}_{quad}` too.
     """
 
     def __init__(self, product: Product, rows: int, quads: int, guard: bool) -> None:
         self.product, self.p, self.rows, self.quads, self.guard = product, product.p, rows, quads, guard
+        self.factors = [("b", "c", product.b, product.node)]  # what begins a factor's variables, its sums; its binding
+        if product.p.dual is not None:
+            self.factors.append(("e", "d", product.dual, product.p.dual))
 
     def sums(self, text: WgslText) -> None:
         """Declare the sums."""
         with text.working(WORK):
-            for r in range(self.rows):
-                zeros = (f"var c{r}_{j} = vec4<f32>();" for j in range(self.quads))
-                text.add("    " + " ".join(zeros), self.product.node)
+            for _, sums, _, node in self.factors:
+                for r in range(self.rows):
+                    zeros = (f"var {sums}{r}_{j} = vec4<f32>();" for j in range(self.quads))
+                    text.add("    " + " ".join(zeros), node)
             if self.p.norm is not None:
                 text.add("    " + " ".join(f"var s{r} = 0.0;" for r in range(self.rows)), self.p.norm.node)
 
-    def origins(self, text: WgslText) -> None:
-        """Write the first index of each row of a and of each column of b."""
+    def origins(self, text: WgslText, blocks: bool = False) -> None:
+        """Write the first index of each row of a and of each column of b, which is not read in whole blocks."""
         with text.working(side_read("a")):
             self._origins_of_a(text)
-        with text.working(side_read("b")):
-            self._origins_of_b(text)
+        if not blocks:
+            with text.working(side_read("b")):
+                self._origins_of_b(text)
 
     def _origins_of_a(self, text: WgslText) -> None:
         p, node = self.p, self.product.node
@@ -71,18 +77,60 @@ class Tile:
 
     def steps(self, text: WgslText, indent: str, count: int = 4) -> None:
         """Load the elements of `count` steps from `k` on, and multiply."""
-        for side, lines in (("a", self._load_a(count)), ("b", self._load_b(count))):
-            with text.working(side_read(side)):
-                for line in lines:
-                    text.add(indent + line, self.product.node)
+        with text.working(side_read("a")):
+            for line in self._load_a(count):
+                text.add(indent + line, self.product.node)
+        for b, _, variable, node in self.factors:
+            with text.working(side_read("b") if b == "b" else read_part(self.p.dual_operand)):
+                for line in self._load_b(b, variable, count):
+                    text.add(indent + line, node)
         with text.working(WORK):
             if self.p.norm is not None:
                 for line in self._normalized():
                     text.add(indent + line, self.p.norm.node)
-            for kk in range(count):
-                for r in range(self.rows):
-                    terms = (f"c{r}_{j} += {self._a(r, kk)} * b{kk}_{j};" for j in range(self.quads))
-                    text.add(indent + " ".join(terms), self.product.node)
+            for b, sums, _, node in self.factors:
+                for kk in range(count):
+                    for r in range(self.rows):
+                        terms = (f"{sums}{r}_{j} += {self._a(r, kk)} * {b}{kk}_{j};" for j in range(self.quads))
+                        text.add(indent + " ".join(terms), node)
+
+    def blocks(self, text: WgslText, indent: str, steps: int) -> None:
+        """Load so many steps of each of four columns, and the elements of a for them, and multiply."""
+        p, rows, dtype = self.p, self.rows, self.product.dtype
+        for b, _, variable, node in self.factors:
+            with text.working(side_read("b") if b == "b" else read_part(p.dual_operand)):
+                text.add("\n".join(indent + line for line in read_blocks(b, variable, p, dtype)), node)
+        with text.working(WORK):
+            for _, sums, _, node in self.factors if has_scale(dtype) else ():
+                for r in range(rows):
+                    text.add(f"{indent}var {sums}{r}_codes = vec4<f32>();", node)
+            if has_least(dtype):
+                text.add(indent + " ".join(f"var x{r}_sum = 0.0;" for r in range(rows)), self.product.node)
+        for i in range(steps // 4):
+            self._four_of_rows(text, indent, i)
+            with text.working(WORK):
+                if has_least(dtype):
+                    ones = " ".join(f"x{r}_sum += dot(x{r}_{i}, vec4<f32>(1.0));" for r in range(rows))
+                    text.add(indent + ones, self.product.node)
+                for b, sums, _, node in self.factors:
+                    text.add("\n".join(indent + line for line in add_codes(b, sums, rows, dtype, i)), node)
+        with text.working(WORK):
+            for b, sums, _, node in self.factors if has_scale(dtype) else ():
+                text.add("\n".join(indent + line for line in add_block(b, sums, rows, dtype)), node)
+
+    def _four_of_rows(self, text: WgslText, indent: str, i: int) -> None:
+        """Load `x{row}_{i}`, elements 4·i … 4·i + 3 of a block of each row, times the weights of the norm."""
+        product, norm = self.product, self.p.norm
+        with text.working(side_read("a")):
+            for r in range(self.rows):
+                name = f"x{r}_{i}" if norm is None else f"a{r}_{i}"
+                text.add(f"{indent}let {name} = {_four(product.a, product.wide_a, f'a{r}_at + k', i)};", product.node)
+        if norm is None:
+            return
+        with text.working(WORK):
+            text.add(f"{indent}let w{i} = {_four(product.weight, product.wide_weight, 'k', i)};", norm.node)
+            for r in range(self.rows):
+                text.add(f"{indent}let x{r}_{i} = a{r}_{i} * w{i}; s{r} += dot(a{r}_{i}, a{r}_{i});", norm.node)
 
     def _a(self, r: int, kk: int) -> str:
         if self.p.norm is not None:
@@ -129,35 +177,37 @@ class Tile:
         """Return one element of a, whether or not it is bound as vec4."""
         return f"{variable}[({index}) / 4u][({index}) % 4u]" if self.product.wide_a else f"{variable}[{index}]"
 
-    def _load_b(self, count: int) -> list[str]:
-        p, b = self.p, self.product.b
+    def _load_b(self, name: str, b: str, count: int) -> list[str]:
+        """Return the lines that read `{name}{step}_{quad}` from a binding."""
+        p = self.p
         if p.b == "kn" and self.product.wide_b:
             return [
-                f"let b{kk}_{j} = {b}[({self._k(kk)} * {p.n}u + b{j}_at) / 4u];"
+                f"let {name}{kk}_{j} = {b}[({self._k(kk)} * {p.n}u + b{j}_at) / 4u];"
                 for kk in range(count)
                 for j in range(self.quads)
             ]
         if self.product.blocks_b:
-            return self._by_columns(f"{b}_four(k, b{{c}}_at)")
+            return self._by_columns(name, f"{b}_four(k, b{{c}}_at)")
         if p.b == "kn":
             at = "{b}[{k} * {n}u + b{c}_at]"
         elif not self.product.wide_b:
             at = "{b}[b{c}_at + {k}]"
         else:
-            return self._by_columns(f"{b}[(b{{c}}_at + k) / 4u]")
+            return self._by_columns(name, f"{b}[(b{{c}}_at + k) / 4u]")
         return [
-            f"let b{kk}_{j} = vec4<f32>("
+            f"let {name}{kk}_{j} = vec4<f32>("
             + ", ".join(at.format(b=b, k=self._k(kk), n=p.n, c=4 * j + q) for q in range(4))
             + ");"
             for kk in range(count)
             for j in range(self.quads)
         ]
 
-    def _by_columns(self, four: str) -> list[str]:
+    def _by_columns(self, name: str, four: str) -> list[str]:
         """Read four steps of each column at once, and transpose them to four columns per step."""
-        lines = [f"let q{c} = {four.format(c=c)};" for c in range(4 * self.quads)]
+        column = "q" if name == "b" else "p"
+        lines = [f"let {column}{c} = {four.format(c=c)};" for c in range(4 * self.quads)]
         return lines + [
-            f"let b{kk}_{j} = vec4<f32>({', '.join(f'q{4 * j + q}.{LANES[kk]}' for q in range(4))});"
+            f"let {name}{kk}_{j} = vec4<f32>({', '.join(f'{column}{4 * j + q}.{LANES[kk]}' for q in range(4))});"
             for kk in range(4)
             for j in range(self.quads)
         ]
@@ -204,6 +254,13 @@ class Tile:
         return lines
 
 
+def _four(variable: str, wide: bool, at: str, i: int) -> str:
+    """Return elements at + 4·i … at + 4·i + 3 of a binding, which holds vec4 where `wide`."""
+    if wide:
+        return f"{variable}[({at}) / 4u + {i}u]"
+    return f"vec4<f32>({', '.join(f'{variable}[{at} + {4 * i + q}u]' for q in range(4))})"
+
+
 def register_tiles(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
     """Write a tile per invocation, read straight from memory: the form for software adapters."""
     rows, columns = params
@@ -236,14 +293,14 @@ def register_tiles(text: WgslText, product: Product, params: tuple[int, ...]) ->
 
 
 def _begin_parts(
-    text: WgslText, product: Product, of: str, memory: Sequence[str], parts: int, beside: int, rows: int
+    text: WgslText, product: Product, of: str, memory: Sequence[str], parts: int, beside: int, rows: int, steps: int = 4
 ) -> None:
     """Open a kernel whose group computes its part of the result in `parts` parts of K, `beside` invocations each."""
     who = "one invocation has" if beside == 1 else f"{beside} invocations have"
     each = "" if beside == 1 else " each"
     text.add(
-        f"// A group computes {of}, and takes K in {parts} parts: of every {4 * parts} steps each part has\n"
-        f"// four. In a part {who} {rows} x 4 sums{each}, straight from memory; workgroup memory adds the parts."
+        f"// A group computes {of}, and takes K in {parts} parts: of every {steps * parts} steps each part\n"
+        f"// has {steps}. In a part {who} {rows} x 4 sums{each}, straight from memory; workgroup memory adds the parts."
     )
     with text.working(MEET):
         text.add("".join(f"var<workgroup> {each};\n" for each in memory))
@@ -285,64 +342,68 @@ def k_groups(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
             node,
         )
         text.add(f"    if (m < {p.m}u) {{", node)
-        _store_row(text, product, "sum")
+        _store_row(text, product, ["sum"])
     text.add("    }\n}", node)
 
 
 def vectors(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
     """Write few rows times four columns per part of K, added in workgroup memory: every weight is read once."""
     p, node = product.p, product.node
-    rows, wide, parts = params
+    rows, wide, parts, steps = params
     group, tiles = wide * parts, -(-p.n // (4 * wide))
     tile = Tile(product, rows, 1, guard=p.k % 4 != 0 or p.n % (4 * wide) != 0)
-    of = f"{4 * wide} columns of the {p.m} x {p.n} result"
-    memory, squares = [f"sums: array<vec4<f32>, {rows * group}>"], [""] * rows
+    of = f"{4 * wide} columns of the {p.m} x {p.n} result{'' if p.dual is None else 's of two products'}"
+    sums = [(f"{name}{r}_0", f"{name}_sums", r, node) for _, name, _, node in tile.factors for r in range(rows)]
+    memory = [f"{name}_sums: array<vec4<f32>, {rows * group}>" for _, name, _, _ in tile.factors]
     if p.norm is not None:
         text.add("// Rows of a are normalized as they are read: times w here, over the root of mean squares below.")
         memory.append(f"squares: array<f32, {rows * group}>")
-        squares = [f" squares[{r * group}u + lane] = s{r};" for r in range(rows)]
-    _begin_parts(text, product, of, memory, parts, wide, rows)
+        sums += [(f"s{r}", "squares", r, p.norm.node) for r in range(rows)]
+    _begin_parts(text, product, of, memory, parts, wide, rows, steps)
     with text.working(WHERE):
         text.add(f"    let tile = {FLAT};\n    if (tile >= {tiles}u) {{\n        return;\n    }}", node)
         text.add(f"    let part = lane / {wide}u;\n    let row = 0u;", node)
         text.add(f"    let column = (tile * {wide}u + lane % {wide}u) * 4u;", node)
-    tile.origins(text)
+    tile.origins(text, blocks=steps > 4)
     tile.sums(text)
     with text.working(LOOP):
-        text.add(f"    for (var k = part * 4u; k < {p.k}u; k += {4 * parts}u) {{", node)
-    tile.steps(text, "        ")
+        text.add(f"    for (var k = part * {steps}u; k < {p.k}u; k += {steps * parts}u) {{", node)
+    if steps > 4:
+        tile.blocks(text, "        ", steps)
+    else:
+        tile.steps(text, "        ")
     text.add("    }", node)
     with text.working(MEET):
-        keep = [f"sums[{r * group}u + lane] = c{r}_0;{square}" for r, square in enumerate(squares)]
-        text.add("\n".join(f"    {line}" for line in keep), node)
+        for one, place, r, each in sums:
+            text.add(f"    {place}[{r * group}u + lane] = {one};", each)
         text.add(f"    for (var half = {parts // 2}u; half > 0u; half /= 2u) {{\n        workgroupBarrier();", node)
         text.add("        if (part < half) {", node)
-        for r in range(rows):
-            text.add(f"            c{r}_0 += sums[{r * group}u + lane + half * {wide}u];", node)
-            if p.norm is not None:
-                text.add(f"            s{r} += squares[{r * group}u + lane + half * {wide}u];", p.norm.node)
-            text.add(f"            {keep[r]}", node)
+        for one, place, r, each in sums:
+            text.add(f"            {one} += {place}[{r * group}u + lane + half * {wide}u];", each)
+            text.add(f"            {place}[{r * group}u + lane] = {one};", each)
         text.add("        }\n    }", node)
     with text.working(STORE):
         text.add("    if (part > 0u) {\n        return;\n    }", node)
         for r in range(rows):
             text.add(f"    {{\n        let m = {r}u;\n        let n = column;", node)
+            own = [f"{name}{r}_0" for _, name, _, _ in tile.factors]
             if p.norm is not None:
-                mean = f"s{r} / {number(p.k)} + {number(p.norm.eps)}"
-                text.add(f"        c{r}_0 *= inverseSqrt({mean});", p.norm.node)
-            _store_row(text, product, f"c{r}_0")
+                text.add(f"        let size = inverseSqrt(s{r} / {number(p.k)} + {number(p.norm.eps)});", p.norm.node)
+                own = [f"size * {one}" for one in own]
+            _store_row(text, product, own)
             text.add("    }", node)
     text.add("}")
 
 
-def _store_row(text: WgslText, product: Product, value: str) -> None:
-    """Store four neighbouring sums at row m from column n on, as far as they lie inside."""
+def _store_row(text: WgslText, product: Product, values: Sequence[str]) -> None:
+    """Store four neighbouring sums (of each product) at row m from column n on, as far as they lie inside."""
     n, node = product.p.n, product.node
     if product.wide_out:
-        text.add(f"        if (n < {n}u) {{ store4(m * {n}u + n, {value}); }}", node)
+        text.add(f"        if (n < {n}u) {{ store4(m * {n}u + n, {', '.join(values)}); }}", node)
         return
     for q in range(4):
-        text.add(f"        if (n + {q}u < {n}u) {{ store(m * {n}u + n + {q}u, {value}.{LANES[q]}); }}", node)
+        each = ", ".join(f"({value}).{LANES[q]}" for value in values)
+        text.add(f"        if (n + {q}u < {n}u) {{ store(m * {n}u + n + {q}u, {each}); }}", node)
 
 
 WRITERS = {"registers": register_tiles, "k-parallel": k_groups, "tile": shared_tiles, "vector": vectors}

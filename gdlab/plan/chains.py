@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gdlab.op import REGISTRY, Contraction, Elementwise, Leaf, Movement, Reduction, Shader, Statistic
 from gdlab.plan.dispatch import Matmul
 from gdlab.plan.labels import display
 from gdlab.plan.records import MissedFusion
-from gdlab.plan.spread import normalizes
+from gdlab.plan.spread import doubles, normalizes
 from gdlab.plan.target import CompileOptions, Limits, Target
 from gdlab.plan.terms import Term, Terms
 
@@ -21,12 +21,13 @@ MAX_CHAIN = 64  # lines of one kernel: beyond, drivers take seconds to compile i
 @dataclass(slots=True)
 class TermCluster:
     """The terms of one dispatch: at most one core, a chain before it and one after it; `root` is the term it writes,
-    `norm` one that a product computes as it reads."""
+    `norm` one that a product computes as it reads, `dual` a second product for the chain."""
 
     root: int
     size: int
     core: int = -1
     norm: int = -1
+    dual: int = -1
     prologue: list[int] = field(default_factory=list)
     epilogue: list[int] = field(default_factory=list)
     ranges: list[int] = field(default_factory=list)  # terms it writes instead of the core: columns of it
@@ -36,7 +37,7 @@ class TermCluster:
     @property
     def members(self) -> list[int]:
         """All terms of the cluster."""
-        core = [t for t in (self.norm, self.core) if t >= 0]
+        core = [t for t in (self.norm, self.core, self.dual) if t >= 0]
         return [*self.prologue, *core, *self.epilogue, *self.ranges, *self.statistics]
 
 
@@ -90,7 +91,7 @@ class Clusters:
 
     def __init__(self, terms: Terms, needs: Needs, options: CompileOptions, target: Target) -> None:
         self.terms, self.needs, self.options, self.limits = terms, needs, options, target.limits
-        self.normalizing = options.fuse_dispatches and options.tile is None and target.adapter_class == "hardware"
+        self.rows_once = options.fuse_dispatches and options.tile is None and target.adapter_class == "hardware"
         self.of: list[TermCluster | None] = [None] * len(terms.terms)
         self.side: list[Side] = ["epilogue"] * len(terms.terms)
         self.missed: list[MissedFusion] = []
@@ -116,9 +117,14 @@ class Clusters:
         if products := self._computed_in(term):
             for product in products:
                 product.norm = term.id
-                del product.reads[term.id]
+                product.reads.pop(term.id, None)  # once, also where both of its products read the rows
                 product.reads |= dict.fromkeys(self.terms.base[i] for i in term.inputs)
             self.of[term.id] = products[0]
+            return
+        if (host := self._beside(term)) is not None:
+            host.dual, self.of[term.id] = term.id, host
+            del host.reads[term.id]
+            host.reads[self.terms.base[term.inputs[1]]] = None
             return
         readers = self.needs.edges[term.id] if term.id not in self.in_ranges else []
         host, side, refusal = self._host(term, readers)
@@ -143,11 +149,11 @@ class Clusters:
     def _computed_in(self, term: Term) -> list[TermCluster]:
         """Return the products that compute a term as they read it: all its readers, or none."""
         kernel, found = term.op.kernel, list[TermCluster]()
-        if not (isinstance(kernel, Shader) and kernel.as_read and self.normalizing) or self.needs.protected[term.id]:
+        if not (isinstance(kernel, Shader) and kernel.as_read and self.rows_once) or self.needs.protected[term.id]:
             return []
         for edge in self.needs.edges[term.id]:
             host, core = self.of[edge.reader], self.terms.terms[edge.reader]
-            if host is None or host.core != core.id or not isinstance(core.op.kernel, Contraction):
+            if host is None or core.id not in (host.core, host.dual) or not isinstance(core.op.kernel, Contraction):
                 return []
             reads = {*host.reads, *(self.terms.base[i] for i in term.inputs)} - {term.id}
             rows, other = (self.terms.base[i] for i in core.inputs)
@@ -157,6 +163,25 @@ class Clusters:
                 return []
             found.append(host)
         return found
+
+    def _beside(self, term: Term) -> TermCluster | None:
+        """Return the cluster of a product of the same rows that can compute this one too: its chain alone reads it."""
+        hosts = {id(host): host for e in self.needs.edges[term.id] if (host := self.of[e.reader]) is not None}
+        if len(hosts) != 1 or not self.rows_once or not isinstance(term.op.kernel, Contraction):
+            return None
+        (host,) = hosts.values()
+        core = self.terms.terms[host.core] if host.core >= 0 else None
+        if core is None or not isinstance(core.op.kernel, Contraction) or host.ranges or host.dual >= 0:
+            return None
+        inside = all(e.whole and e.chain and e.reader in host.epilogue for e in self.needs.edges[term.id])
+        if not inside or self.needs.protected[term.id] or term.id in self.in_ranges:
+            return None
+        (a, b), (own, factor) = ([self.terms.base[i] for i in each.inputs] for each in (core, term))
+        product, stored = product_of(core, self.terms), [self.terms.terms[i].type.dtype for i in (b, factor)]
+        alike = product_of(term, self.terms) == replace(product, node=term.node) and stored[0] == stored[1]
+        buffers = len({*host.reads, factor} - {term.id}) + 1
+        fits = alike and a == own and doubles(product) and buffers <= self.limits.storage_buffers
+        return host if fits else None
 
     def _host(self, term: Term, readers: list[TermEdge]) -> tuple[TermCluster | None, Side, tuple[str, str] | None]:
         """Return the cluster that can take the term, and the side of its core; else the reason in words."""

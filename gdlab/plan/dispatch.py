@@ -34,9 +34,10 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """An operand of a point op: operand k of the dispatch, point op k before it, the accumulator, or a literal."""
+    """An operand of a point op: operand k of the dispatch, point op k before it, the accumulator, that of the second
+    product (`Matmul.dual`), or a literal."""
 
-    kind: Literal["operand", "op", "acc", "literal"]
+    kind: Literal["operand", "op", "acc", "dual", "literal"]
     index: int = 0
     value: float = 0.0
 
@@ -85,7 +86,8 @@ class Matmul:
     """out[m, n] = Σ_k a·b; `a` is stored [m, k] or [k, m], `b` [k, n] or [n, k]. Operands 0 and 1 of the dispatch.
 
     In several `parts` it is out[part, m, n]: every part over some of the steps k, for another dispatch to add. A
-    product of few rows may normalize those of a: `norm`.
+    product of few rows may normalize those of a: `norm`. It may compute a second product of the same rows, of node
+    `dual`, for the epilogue alone (a dual GEMM): its factor, like b, is operand `dual_operand`.
     """
 
     m: int
@@ -96,6 +98,12 @@ class Matmul:
     node: int
     parts: int = 1
     norm: RowNorm | None = None
+    dual: int | None = None
+
+    @property
+    def dual_operand(self) -> int:
+        """The operand of the second product's factor, behind the weight of the norm."""
+        return 2 if self.norm is None else 3
 
 
 @dataclass(frozen=True, slots=True)

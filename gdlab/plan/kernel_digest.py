@@ -17,7 +17,7 @@ def source_hash(d: Dispatch) -> str:
     r, m, c, g = d.reduce, d.matmul, d.custom, d.gather
     core = (
         r and (r.combine, r.finish, r.outer, r.length, r.inner, r.count),
-        m and (m.m, m.n, m.k, m.a, m.b, m.parts, m.norm and repr(m.norm.eps)),
+        m and (m.m, m.n, m.k, m.a, m.b, m.parts, m.norm and repr(m.norm.eps), m.dual is None),
         c and (c.file, c.names, c.units, c.length, c.integers, repr(c.numbers), c.tables, c.results),
         g and (g.shape, g.offset, g.axes, repr(g.fill)),
         d.update and (d.update.rule, tuple(_update_key(p, place) for p in d.update.parameters)),

@@ -31,10 +31,11 @@ def pointwise(chain: Sequence[PointOp], size: int) -> str:
 
 def matmul(p: Matmul, via: str, norm: str = "") -> str:
     """Label a product: `MatMulAT[784x128x32]`; one that came from a fused op bears its name; `norm` is the op that it
-    computes as it reads: `MatMul(rms_norm)[1x128x128]`."""
+    computes as it reads: `MatMul(rms_norm)[1x128x128]`; of two products: `DualMatMul[1x512x128]`."""
     plain = "MatMul" + ("AT" if p.a == "km" else "") + ("BT" if p.b == "nk" else "")
     inside = f"({norm})" if norm else ""
-    return f"{display(via) if 'matmul' in via else plain}{inside}[{p.m}x{p.n}x{p.k}]"
+    two = "" if p.dual is None else "Dual"
+    return f"{two}{display(via) if 'matmul' in via else plain}{inside}[{p.m}x{p.n}x{p.k}]"
 
 
 def reduce(r: Reduce, chain: Sequence[PointOp]) -> str:
@@ -73,4 +74,4 @@ def suffix(chain: Sequence[PointOp], skip: Sequence[str] = ()) -> str:
 
 
 def _is_acc(arg: Arg) -> bool:
-    return arg.kind == "acc"
+    return arg.kind in ("acc", "dual")

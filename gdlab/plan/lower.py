@@ -207,10 +207,13 @@ class Lowering:
             norm = self.terms.terms[parts.cluster.norm]
             inputs, inside = (norm.inputs[0], core.inputs[1], norm.inputs[1]), norm.op.name
             product = replace(product, norm=RowNorm(dict(norm.attrs)["eps"], norm.node))
+        if parts.cluster.dual >= 0:
+            dual = self.terms.terms[parts.cluster.dual]
+            inputs, product = (*inputs, dual.inputs[1]), replace(product, dual=dual.node)
         parts.read_whole(inputs)
-        schedule = spread.matmul(product, self.target, self.tile)
+        schedule = spread.matmul(product, self.target, self.tile, parts.operands[1].dtype)
         split = spread.split_of(schedule)
-        flops = 2 * m * n * product.k + (4 * m * product.k if product.norm else 0)
+        flops = (2 if product.dual is None else 4) * m * n * product.k + (4 * m * product.k if product.norm else 0)
         if split > 1:
             scratch = TensorType((split, m, n))
             buffer = self._buffer(scratch, "intermediate", "", ())

@@ -77,6 +77,8 @@ class Parts:
             return Arg("op", place[view.term])
         if self.core is not None and view.term == self.core.id:
             return Arg("acc")
+        if view.term == self.cluster.dual:
+            return Arg("dual")
         shape = self.lowering.terms.terms[view.term].type.shape
         return Arg("operand", self.operand(view.term, view.access, view.extent, shape))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from gdlab.base.errors import CompileError
+from gdlab.base.types import DType
 from gdlab.base.words import plural
 from gdlab.op import REGISTRY, Shader
 from gdlab.plan.dispatch import Custom, Dispatch, Matmul, Operand, ParameterUpdate, Reduce
@@ -26,6 +27,10 @@ _SCRATCH = 16 << 20  # bytes of partial sums that one product may need beside it
 _GROUPS = 128  # groups of a product of few rows before columns stand side by side in one
 _VECTORS = 1 << 17  # invocations that keep the memory of hardware busy in a product of few rows
 FEW_ROWS = 8  # of a product that reads its other operand once
+BLOCK = 32  # steps of a block of the formats that a product of few rows decodes a block at a time:
+COLUMN_BLOCKS, ROW_BLOCKS = (DType.q4, DType.q8), (DType.q4_0, DType.q8_0)  # of b[k, n] and of b[n, k]
+BLOCK_ROWS = 3  # of such a product: of 1 a token takes 0.8 of the time that it took four steps at a time, of 4 1.1
+DUAL_ROWS = 4  # of two products in one dispatch: of 1 it saves 4 to 8 % of a token, of 8 it costs 2 (H200, 2026-11-24)
 NORMALIZED_ROWS = 3  # of a product that normalizes them itself: of 3 it saves 5 % of a token, of 4 it costs 6 (H200)
 _LARGE = 1 << 26  # multiply-adds from which a product is worth a longer compilation
 
@@ -254,7 +259,7 @@ def _registers(c: Custom, target: Target) -> Schedule:
 
 # products -------------------------------------------------------------------------------------------------------------
 @lru_cache(maxsize=_SCHEDULES)
-def matmul(p: Matmul, target: Target, tile: Tile | None = None) -> Schedule:
+def matmul(p: Matmul, target: Target, tile: Tile | None = None, dtype: DType = DType.f32) -> Schedule:
     """Schedule a product: register tiles on software adapters, shared-memory tiles or K-parallel groups on hardware.
     `tile`: as asked for, one of `TILES`."""
     if is_software(target):
@@ -264,7 +269,7 @@ def matmul(p: Matmul, target: Target, tile: Tile | None = None) -> Schedule:
         wanted = next(t for t in (_WIDE, _MIDDLE, _SMALL) if t[:2] == tile)
         return shared_tiles(p, (*wanted, 1, 1), target.limits)
     if of_few_rows(p):
-        return _vectors(p, target.limits)
+        return _vectors(p, dtype, target.limits)
     tiling = _tiling(p)
     if tiling is None and target.limits.workgroup_bytes >= 16384:
         return _k_groups(p, target.limits)
@@ -274,6 +279,11 @@ def matmul(p: Matmul, target: Target, tile: Tile | None = None) -> Schedule:
 def of_few_rows(p: Matmul) -> bool:
     """Return whether hardware reads every weight of a product once, for all rows."""
     return p.m <= FEW_ROWS and p.a == "mk" and p.k >= 32
+
+
+def doubles(p: Matmul) -> bool:
+    """Return whether a product may compute a second one of the same rows: of few enough for the registers."""
+    return of_few_rows(p) and p.m <= DUAL_ROWS
 
 
 def normalizes(p: Matmul) -> bool:
@@ -346,26 +356,41 @@ def _k_groups(p: Matmul, limits: Limits) -> Schedule:
     return Schedule("k-parallel 16x16", reason, (256, 1, 1), grid(groups, limits), (16, 16, 16))
 
 
-def _vectors(p: Matmul, limits: Limits) -> Schedule:
-    """Schedule few rows; `params` = rows, vec4s side by side, parts of K: enough to keep memory busy. Where the steps
+def _vectors(p: Matmul, dtype: DType, limits: Limits) -> Schedule:
+    """Schedule few rows; `params` = rows, vec4s side by side, parts of K (enough to keep memory busy), steps of K that
+    an invocation takes at a time: four, or a whole block of b where four columns' blocks are aligned. Where the steps
     of a column lie in a row, neighbours read neighbouring steps, else neighbouring columns (5632 x 2048 in f32: 8 side
     by side 2.8 TB/s, 4 2.4, 2 1.8; 16x16 tiles 1.7; in f16, steps in a row, 1.4-2.1, tiles 0.7; a token of LLaMA 1.1 B
     in f16, q8, q4 with half as many invocations 1.82, 2.17, 2.44 ms, so 1.76, 1.98, 2.16; H200, 2026-11-23)."""
     quads = -(-p.n // 4)
     wide = 1 if p.b == "nk" else _power(max(1, quads // _GROUPS), 8)
-    each = 16 if p.norm is None else 20  # bytes of an invocation's sums: of four columns, and of squares
-    room = limits.workgroup_bytes // (each * p.m)
+    each = (16 if p.dual is None else 32) + (4 if p.norm is not None else 0)
+    room = limits.workgroup_bytes // (each * p.m)  # for the sums of an invocation: of four columns, and of squares
     lanes = 1 << (min(limits.invocations, ROW_GROUP, room).bit_length() - 1)
     most = min(_power(p.k // 4, ROW_GROUP), lanes // wide)
+    steps = _steps(p, dtype)
+    if steps == BLOCK:
+        # of 2 neighbours with the same elements of a a token takes 1.44 ms, of 1, 4, 8 1.55, 1.48, 1.82 (q4_0)
+        wide = max(wide, 2)
+        parts = min(_power(p.k // BLOCK, ROW_GROUP), lanes // wide)
+        return vectors_of(p, max(wide, _power(quads, GROUP // parts)), parts, BLOCK, limits)
     parts = max(min(GROUP // wide, most), _power(min(-(-_VECTORS // (quads * min(p.m, 2))), p.k // 8), most))
-    return vectors_of(p, wide, parts, limits)
+    return vectors_of(p, wide, min(parts, _power(p.k // steps, parts)), steps, limits)
 
 
-def vectors_of(p: Matmul, wide: int, parts: int, limits: Limits) -> Schedule:
+def _steps(p: Matmul, dtype: DType) -> int:
+    """Return the steps of K that an invocation of a product of few rows takes at a time: what it decodes together."""
+    if dtype in (DType.f16, DType.bf16):
+        return 8 if p.m > 1 and p.b == "nk" and p.k % 8 == 0 else 4  # of one row as fast, of more 0.92 to 0.96
+    whole = p.m <= BLOCK_ROWS and p.k % BLOCK == 0
+    return BLOCK if whole and (dtype in ROW_BLOCKS if p.b == "nk" else dtype in COLUMN_BLOCKS and p.n % 4 == 0) else 4
+
+
+def vectors_of(p: Matmul, wide: int, parts: int, steps: int, limits: Limits) -> Schedule:
     """Schedule a product of few rows, with each column's steps in this many parts."""
     reason = f"{plural(p.m, 'row')}: {parts} parts of K = {p.k} side by side read every weight once"
     groups = grid(-(-p.n // (4 * wide)), limits)
-    return Schedule(f"vector {wide}x{parts}", reason, (wide * parts, 1, 1), groups, (p.m, wide, parts))
+    return Schedule(f"vector {wide}x{parts}", reason, (wide * parts, 1, 1), groups, (p.m, wide, parts, steps))
 
 
 def _register_tiles(p: Matmul, limits: Limits) -> Schedule:

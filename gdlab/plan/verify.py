@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from gdlab.base.errors import CompileError
-from gdlab.plan.dispatch import Arg, Dispatch, Operand, PointOp, UpdateCore
+from gdlab.plan.dispatch import Arg, Dispatch, Matmul, Operand, PointOp, UpdateCore
 from gdlab.plan.records import ExecutionPlan, MemoryPlan, PlanBuffer, Update
-from gdlab.plan.spread import flat, normalizes, update_groups
+from gdlab.plan.spread import doubles, flat, normalizes, update_groups
 from gdlab.plan.target import Limits
 
 # kinds of buffers that hold something before the first dispatch
@@ -95,9 +95,10 @@ def _check_fields(where: str, d: Dispatch, buffers: Sequence[PlanBuffer]) -> Non
         core, inner, outer = _DOMAINS[d.kernel](d)
         for number, (operand, need) in enumerate(zip(d.operands, core, strict=False)):
             _check_operand(where, number, operand, need, buffers)
-        _check_chain(where, d, d.prologue, inner, buffers, has_acc=False)
-        has_acc = bool(core) or bool(d.prologue) or d.custom is not None  # a random draw reads no operand
-        _check_chain(where, d, d.epilogue, outer, buffers, has_acc=has_acc)
+        _check_chain(where, d, d.prologue, inner, buffers, ())
+        sums = ("acc",) if core or d.prologue or d.custom is not None else ()  # a random draw reads no operand
+        dual = ("dual",) if d.matmul is not None and d.matmul.dual is not None else ()
+        _check_chain(where, d, d.epilogue, outer, buffers, (*sums, *dual))
         if outer != d.num_elements:
             raise CompileError(where, "elements", outer, f"{d.num_elements} ({d.type})")
 
@@ -170,26 +171,26 @@ def _check_operand(where: str, number: int, operand: Operand, domain: int, buffe
 
 
 def _check_chain(
-    where: str, d: Dispatch, chain: Sequence[PointOp], domain: int, buffers: Sequence[PlanBuffer], has_acc: bool
+    where: str, d: Dispatch, chain: Sequence[PointOp], domain: int, buffers: Sequence[PlanBuffer], sums: Sequence[str]
 ) -> None:
     for line, op in enumerate(chain):
         if len(op.names) != len(op.args):
             raise CompileError(where, f"{op.op}", f"{len(op.args)} arguments", f"{len(op.names)}")
         for arg in op.args:
-            if not _fits(arg, line, len(d.operands), has_acc):
+            if not _fits(arg, line, len(d.operands), sums):
                 raise CompileError(where, f"{op.op}", f"{arg.kind} {arg.index}", "an earlier line or an operand")
             if arg.kind == "operand":
                 _check_operand(where, arg.index, d.operands[arg.index], domain, buffers)
 
 
-def _fits(arg: Arg, line: int, operands: int, has_acc: bool) -> bool:
+def _fits(arg: Arg, line: int, operands: int, sums: Sequence[str]) -> bool:
     match arg.kind:
         case "operand":
             return 0 <= arg.index < operands
         case "op":
             return 0 <= arg.index < line
-        case "acc":
-            return has_acc
+        case "acc" | "dual":
+            return arg.kind in sums
         case "literal":
             return not math.isnan(arg.value)
 
@@ -204,8 +205,15 @@ def _matmul_domains(d: Dispatch) -> Domains:
     if p.norm is not None and not (d.variant.startswith("vector ") and normalizes(p) and 0 < p.norm.eps < math.inf):
         given = f"{d.variant} of {p.m}x{p.n}x{p.k}, eps {p.norm.eps:g}"
         raise CompileError(f"dispatch {d.index}", "norm", given, "few rows of fours, eps above 0")
-    weight = () if p.norm is None else (p.k,)
-    return (p.m * p.k, p.k * p.n, *weight), 0, p.parts * p.m * p.n
+    if p.dual is not None and not (d.variant.startswith("vector ") and doubles(p) and _alike_factors(d, p)):
+        given = f"{d.variant} of {p.m}x{p.n}x{p.k}, {len(d.operands)} operands"
+        raise CompileError(f"dispatch {d.index}", "dual product", given, "few rows, two factors of one dtype")
+    weight, factor = () if p.norm is None else (p.k,), () if p.dual is None else (p.k * p.n,)
+    return (p.m * p.k, p.k * p.n, *weight, *factor), 0, p.parts * p.m * p.n
+
+
+def _alike_factors(d: Dispatch, p: Matmul) -> bool:
+    return len(d.operands) > p.dual_operand and d.operands[1].dtype == d.operands[p.dual_operand].dtype
 
 
 def _reduce_domains(d: Dispatch) -> Domains:

@@ -37,7 +37,7 @@ from gdlab.plan import compile, spread
 from gdlab.plan.codec import from_json, to_json
 from gdlab.plan.dispatch import SCALARS, Dispatch, Matmul
 from gdlab.plan.records import ExecutionPlan
-from gdlab.plan.target import Target
+from gdlab.plan.target import CompileOptions, Target
 from gdlab.plan.update import Recipe, update_of
 from gdlab.plan.verify import verify
 
@@ -225,6 +225,101 @@ def test_normalized_rows_are_read_where_the_buffers_of_a_dispatch_suffice() -> N
         assert len(d.results) == count and len(d.operands) + len(d.results) <= target.limits.storage_buffers
 
 
+def gated_products(m: int, n: int, k: int, name: str, norm: bool, dtype: DType = DType.f32) -> Callable[[], Value]:
+    """The gated half of a transformer's feed-forward block."""
+
+    def build() -> Value:
+        x, b = ops.input("x", (m, k)), (n, k) if name == "matmul_bt" else (k, n)
+        rows = ops.rms_norm(x, ops.input("w", (k,)), eps=1e-5) if norm else x
+        gate, up = (getattr(ops, name)(rows, ops.parameter(each, b, dtype=dtype)) for each in ("gate", "up"))
+        return ops.swiglu(gate * 0.5, up) + ops.input("c", (n,))
+
+    return build
+
+
+@pytest.mark.parametrize("kind", ["wgpu", "cpu"])
+@pytest.mark.parametrize("name", ["matmul", "matmul_bt"])
+def test_two_products_of_few_rows_for_one_chain_are_one_dispatch(name: str, kind: Literal["wgpu", "cpu"]) -> None:
+    """With and without a norm of the rows, up to 4 of them; of five rows they are two dispatches."""
+    needs("wgpu")
+    target = Target("wgpu", "hardware", device("wgpu").target.limits)
+    for m, n, k, norm in ((1, 40, 2048, True), (2, 17, 64, False), (3, 64, 132, True), (4, 30, 45, False)):
+        plan = check((device(kind), target), graph_of(gated_products(m, n, k, name, norm)))
+        (d,) = plan.dispatches
+        assert d.matmul is not None and d.matmul.dual is not None and (d.matmul.norm is not None) == norm
+        assert d.label.startswith("DualMatMul") and d.label.endswith(f"[{m}x{n}x{k}] + scale + swiglu + add")
+        both = {node for node in d.origin if plan.graph.node(node).op == name}
+        assert both == {d.matmul.node, d.matmul.dual} and d.flops > 4 * m * n * k
+        assert {n for _, nodes in plan.wgsl(0)[1] for n in nodes} >= both
+    plan = check((device(kind), target), graph_of(gated_products(5, 20, 64, name, norm=False)))
+    assert [d.matmul.dual for d in plan.dispatches if d.matmul is not None] == [None, None]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "q8", "q4", "q8_0", "q4_0", "q4_k"])
+def test_two_products_decode_both_of_their_weights(dtype: str) -> None:
+    needs("wgpu")
+    found, (m, n, k) = device("wgpu"), (2, 24, 256)
+    target, random = Target("wgpu", "hardware", found.target.limits), np.random.default_rng(3)
+    name, shape = ("matmul", (k, n)) if dtype in ("q8", "q4") else ("matmul_bt", (n, k))
+    values = {each: random.standard_normal(shape).astype(np.float32) for each in ("gate", "up")}
+    graph = graph_of(gated_products(m, n, k, name, norm=False, dtype=DType[dtype]))
+    plan = compile(graph, mode="inference", target=target)
+    (d,) = plan.dispatches
+    assert d.matmul is not None and d.matmul.dual is not None
+    program = found.load(plan)
+    x, c = random.standard_normal((m, k)).astype(np.float32), random.standard_normal(n).astype(np.float32)
+    for each, buffer in plan.input_buffers:
+        program.upload(buffer, {"x": x, "c": c}[each])
+    words = {each: encode(value, DType[dtype]) for each, value in values.items()}
+    for each, buffer in plan.stored_params:
+        program.upload_words(buffer, words[each])
+    program.step(None)
+    (got,) = plans.outputs(program)
+    program.close()
+    weights = (decode(words[each], DType[dtype], shape).astype(np.float64) for each in ("gate", "up"))
+    gate, up = (x @ (w if name == "matmul" else w.T) for w in weights)
+    gate *= 0.5
+    np.testing.assert_allclose(got, gate / (1 + np.exp(-gate)) * up + c, rtol=1e-4, atol=1e-3)
+
+
+def test_products_that_others_read_or_of_other_rows_are_dispatches_of_their_own() -> None:
+    """For an output, another op, other rows, other extents; or where buffers do not suffice."""
+    needs("wgpu")
+    target = Target("wgpu", "hardware", Target.portable().limits)
+
+    def build(case: str) -> list[Value]:
+        rows, other = ops.input("x", (2, 64)), ops.input("y", (2, 64))
+        gate = ops.matmul(rows, ops.input("gate", (64, 8)))
+        up = ops.matmul(other if case == "rows" else rows, ops.input("up", (64, 1 if case == "extents" else 8)))
+        h = ops.tanh(gate) * up
+        if case == "buffers":
+            h = h + sum((ops.input(f"c{i}", (2, 8)) for i in range(4)), ops.input("c", (8,)))
+        return [h, *([gate] if case == "output" else []), *([ops.exp(gate).sum_all()] if case == "op" else [])]
+
+    for case in ("plain", "rows", "extents", "buffers", "output", "op"):
+        plan = check((device("wgpu"), target), graph_of(lambda case=case: build(case)))  # type: ignore[misc]
+        dual = [d.matmul.dual is not None for d in plan.dispatches if d.matmul is not None]
+        assert dual == ([True] if case == "plain" else [False, False]), case
+    alone = CompileOptions(fuse_dispatches=False)
+    off = compile(graph_of(lambda: build("plain")), mode="inference", target=target, options=alone)
+    assert not any(d.matmul.dual is not None for d in off.dispatches if d.matmul is not None)
+
+
+def test_a_dual_product_that_does_not_fit_its_dispatch_is_refused() -> None:
+    plan = compile(graph_of(gated_products(2, 40, 64, "matmul", True)), mode="inference", target=Target.portable())
+    (d,) = plan.dispatches
+    assert d.matmul is not None and d.matmul.dual is not None and from_json(to_json(plan)) == plan
+    wrong = [
+        replace(d, variant="k-parallel 16x16"),
+        replace(d, operands=d.operands[:3]),
+        replace(d, matmul=replace(d.matmul, dual=None)),
+        replace(d, operands=(*d.operands[:3], replace(d.operands[3], dtype=DType.f16), *d.operands[4:])),
+    ]
+    for bad in wrong:
+        with pytest.raises(CompileError, match="norm|operand|dual"):
+            verify(replace(plan, dispatches=(bad,)))
+
+
 def test_a_norm_inside_a_product_that_cannot_have_one_is_refused() -> None:
     plan = compile(graph_of(normed_products(2, 40, 64, "matmul")), mode="inference", target=Target.portable())
     d = plan.dispatches[1]
@@ -246,13 +341,15 @@ def test_few_rows_decode_four_stored_weights_at_a_time(dtype: str) -> None:
     found = device("wgpu")
     target = Target("wgpu", "hardware", found.target.limits)
     random = np.random.default_rng(7)
-    for m, n, k in ((1, 37, 512), (3, 8, 256)):
+    for m, n, k in ((1, 37, 512), (3, 8, 256), (2, 30, 1280)):
         x, w = random.standard_normal((m, k)).astype(np.float32), random.standard_normal((n, k)).astype(np.float32)
         with Graph() as g:
             g.output(ops.matmul_bt(ops.input("x", x.shape), ops.parameter("w", w.shape, dtype=DType[dtype])))
         plan = compile(g, mode="inference", target=target)
         (d,) = plan.dispatches
-        assert d.variant.startswith("vector") and "in1_four(" in plan.wgsl(0)[0]
+        assert d.variant.startswith("vector")
+        steps = {"q8_0": 32, "q4_0": 32}.get(dtype, 8 if m > 1 and dtype.endswith("16") else 4)
+        assert d.params[3] == steps and ("in1_four(" in plan.wgsl(0)[0]) == (steps == 4)
         words = encode(w, DType[dtype])
         program = found.load(plan)
         program.upload(plan.input_buffers[0][1], x)

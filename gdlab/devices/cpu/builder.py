@@ -121,21 +121,24 @@ class NumpyKernelBuilder:
         value = build(expr, {name: array(data) for name, data in operands.items()})
         self.calls += emit(value, out, self.scratch, self.taken)
 
-    def chain(self, lines: Iterable[PointOp], size: int, acc: Value | None, out: Array) -> None:
+    def chain(
+        self, lines: Iterable[PointOp], size: int, acc: Value | None, out: Array, dual: Value | None = None
+    ) -> None:
         """Append a chain over `size` elements into `out`; `acc` must be broadcastable over its domain."""
         lines = tuple(lines)
         used = {a.index: self.d.operands[a.index] for line in lines for a in line.args if a.kind == "operand"}
         shape = domain(size, tuple(used.values()))
         operands = {index: self.view(operand, size, shape) for index, operand in used.items()}
-        self.calls += emit(chain(lines, operands, acc), out.reshape(shape), self.scratch, self.taken)
+        self.calls += emit(chain(lines, operands, acc, dual), out.reshape(shape), self.scratch, self.taken)
 
     def shape_of(self, lines: Iterable[PointOp], size: int) -> Shape:
         """Return the domain of a chain over `size` elements."""
         used = (self.d.operands[a.index] for line in lines for a in line.args if a.kind == "operand")
         return domain(size, tuple(used))
 
-    def finish(self, size: int) -> None:
-        """Append the epilogue on the core's result, which lies in the output."""
+    def finish(self, size: int, dual: Array | None = None) -> None:
+        """Append the epilogue on the core's result, which lies in the output, and on that of a second product."""
         if self.d.epilogue:
             shape = self.shape_of(self.d.epilogue, size)
-            self.chain(self.d.epilogue, size, array(self.out(shape)), self.out(shape))
+            second = None if dual is None else array(dual.reshape(shape))
+            self.chain(self.d.epilogue, size, array(self.out(shape)), self.out(shape), second)

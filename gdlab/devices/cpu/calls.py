@@ -15,7 +15,7 @@ from gdlab.devices.cpu.update_calls import update
 from gdlab.op import REGISTRY, Axis, Shader
 from gdlab.op.numpy_form import NumpyCall, NumpyForm
 from gdlab.ops.norm import sizes_of_rows
-from gdlab.plan.dispatch import Dispatch, Gather
+from gdlab.plan.dispatch import Dispatch, Gather, Matmul
 
 LONG = 4096  # longer folds accumulate in float64
 # a·bᵀ of so few rows, wider than twice b's: BLAS takes 0.7–0.9 of the time where the result lies transposed, with the
@@ -49,7 +49,10 @@ def _matmul(builder: NumpyKernelBuilder) -> None:
         size = sizes_of_rows(builder, p.norm.eps, a)
         builder.calls += [(np.multiply, (a, size, rows)), (np.multiply, (rows, builder.operand(2, (p.k,)), rows))]
         a = rows
-    b = builder.operand(1, (p.k, p.n)) if p.b == "kn" else builder.operand(1, (p.n, p.k)).T
+    b, dual = _factor(builder, p, 1), None
+    if p.dual is not None:  # of a plan for hardware
+        dual = builder.temporary((p.m, p.n))
+        builder.calls.append((a.dot, (_factor(builder, p, p.dual_operand), dual)))
     if p.parts > 1:  # of a plan for hardware
         out, steps = builder.out((p.parts, p.m, p.n)), -(-p.k // p.parts)
         for part, ks in enumerate(slice(i * steps, (i + 1) * steps) for i in range(p.parts)):
@@ -61,7 +64,12 @@ def _matmul(builder: NumpyKernelBuilder) -> None:
         builder.calls += [(b.T.dot, (a.T, lying)), (np.copyto, (out, lying.T))]
     else:
         builder.calls.append((a.dot, (b, out)))  # the product of `matmul`, 0.4 µs sooner
-    builder.finish(p.m * p.n)
+    builder.finish(p.m * p.n, dual)
+
+
+def _factor(builder: NumpyKernelBuilder, p: Matmul, operand: int) -> Array:
+    """Return the second factor of a product, [k, n]."""
+    return builder.operand(operand, (p.k, p.n)) if p.b == "kn" else builder.operand(operand, (p.n, p.k)).T
 
 
 def _reduce(builder: NumpyKernelBuilder) -> None:

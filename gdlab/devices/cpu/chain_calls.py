@@ -396,7 +396,9 @@ def array(data: Array) -> ArrayNode:
     return ArrayNode(data.shape, data.dtype, array=data)
 
 
-def chain(lines: Sequence[PointOp], operands: Mapping[int, Array], acc: Value | None) -> Value:
+def chain(
+    lines: Sequence[PointOp], operands: Mapping[int, Array], acc: Value | None, dual: Value | None = None
+) -> Value:
     """Return the value of a chain's last line (without lines: `acc`); operands already broadcast over its domain."""
     leaves = {index: array(data) for index, data in operands.items()}
     values: list[Value] = []
@@ -413,6 +415,9 @@ def chain(lines: Sequence[PointOp], operands: Mapping[int, Array], acc: Value | 
                 case "acc":
                     assert acc is not None  # the plan was verified
                     scope[name] = acc
+                case "dual":
+                    assert dual is not None  # the plan was verified
+                    scope[name] = dual
                 case "literal":
                     scope[name] = ScalarLiteral(np.float32(arg.value))
         values.append(build(line.expr, scope))

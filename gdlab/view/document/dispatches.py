@@ -169,10 +169,12 @@ def _text(
 def _nodes_of(d: Dispatch) -> tuple[int, ...]:
     """Return all nodes that a line of a dispatch's WGSL may stand for, by place."""
     cores = (d.reduce, d.matmul, d.matmul and d.matmul.norm, d.gather, d.custom)
+    dual = () if d.matmul is None or d.matmul.dual is None else (d.matmul.dual,)
     return (
         *(p.node for p in d.prologue),
         *(p.node for p in d.epilogue),
         *(c.node for c in cores if c is not None),
+        *dual,
         *(r.node for r in d.results if r.node >= 0),
         *(p.node for p in (d.update.parameters if d.update else ())),
         *d.origin,
