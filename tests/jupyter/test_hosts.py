@@ -206,7 +206,8 @@ def state_of(page: Page, index: int) -> Locator:
 
 
 def test_b9_a_page_that_reloads_in_mid_run_says_so_and_is_live_again_after_it(host: Server, page: Page) -> None:
-    """A page finds widgets again by asking the kernel, which answers when the cell has ended; until then it says so."""
+    """A page finds widgets again by asking the kernel, which answers when the cell has ended; until then it says so. A
+    kernel on a busy machine may answer before its last step: the session runs then."""
     in_mid_run(page, host, "reload.ipynb")
     save(page)
     page.reload()
@@ -214,8 +215,8 @@ def test_b9_a_page_that_reloads_in_mid_run_says_so_and_is_live_again_after_it(ho
     bring(page, 3)
     button = cell(page, 3).locator('[data-command="step"]').first
     button.wait_for()
-    if button.is_disabled():
-        assert "until a running one ends" in str(button.get_attribute("title"))
+    reason = button.get_attribute("title") if button.is_disabled() else ""
+    assert reason == "" or "until a running one ends" in str(reason) or reason == "the session is running"
     wait_steps(page, 3, 150)
     wait_idle(page)
     expect(button).to_be_enabled(timeout=60_000)

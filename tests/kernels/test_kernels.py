@@ -116,7 +116,7 @@ def test_shared_tiles_of_every_size(name: str, monkeypatch: pytest.MonkeyPatch) 
         nbytes = (16384, 32768)[number % 2] if tiling[5] == 1 else 32768
         limits = replace(found.target.limits, workgroup_bytes=nbytes)
         target = Target("wgpu", "hardware", limits)
-        forced = lambda p, t, _, tiling=tiling: spread.shared_tiles(p, tiling, t.limits)  # noqa: E731
+        forced = lambda p, t, *_, tiling=tiling: spread.shared_tiles(p, tiling, t.limits)  # noqa: E731
         monkeypatch.setattr(spread, "matmul", forced)
         sizes = SIZES[number % 2 :: 2] if "GDLAB_SIZES" in os.environ else [SIZES[(number + first) % 4]]
         for m, n, k in sizes:

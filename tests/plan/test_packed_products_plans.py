@@ -174,7 +174,7 @@ def test_every_schedule_stores_every_range(
     plain = spread.matmul
     for (m, k), tiling in itertools.product([(5, 7), (36, 64)], TILINGS if kind == "hardware" else [None]):
         if tiling is not None:
-            forced = lambda p, t, _, tiling=tiling: spread.shared_tiles(p, tiling, t.limits)  # noqa: E731
+            forced = lambda p, t, *_, tiling=tiling: spread.shared_tiles(p, tiling, t.limits)  # noqa: E731
             monkeypatch.setattr(spread, "matmul", forced)
         else:
             monkeypatch.setattr(spread, "matmul", plain)
