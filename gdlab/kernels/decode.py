@@ -210,6 +210,9 @@ def whole_blocks(d: Dispatch, operand: Operand) -> bool:
 
 
 def _is_factor(d: Dispatch, p: Matmul, operand: Operand) -> bool:
+    """Return whether an operand is a second factor alone: not read one by one as the rows too."""
+    if [o.buffer for o in d.operands].count(operand.buffer) > 1:
+        return False
     return any(operand is d.operands[k] for k in ([1] if p.dual is None else [1, p.dual_operand]))
 
 

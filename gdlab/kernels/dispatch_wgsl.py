@@ -31,7 +31,7 @@ from gdlab.kernels.tiles import WRITERS
 from gdlab.kernels.update_kernel import update
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import ExecutionPlan, LineMap
-from gdlab.plan.spread import ROW_BLOCKS
+from gdlab.plan.spread import BLOCKS
 from gdlab.plan.target import Target
 
 _CALL = re.compile(r"\b([a-z_]\w*)\(")
@@ -112,7 +112,7 @@ def _matmul(text: WgslText, d: Dispatch) -> None:
     dual = d.operands[p.dual_operand].buffer if p.dual is not None else b
     uses = [(a, wide_a), (weight, wide_a), (b, wide_b), (dual, wide_b), *((out, wide_out) for out in d.outputs)]
     wide = widened([*uses, *((o.buffer, wide_out and may_be_wide(o)) for o in used)])
-    bindings = Bindings(d, wide, [o.buffer for o in d.operands if whole_blocks(d, o) and o.dtype not in ROW_BLOCKS])
+    bindings = Bindings(d, wide, [o.buffer for o in d.operands if whole_blocks(d, o) and o.dtype not in BLOCKS])
     bindings.declare(text)
     text.add("")
     (store4 if d.output in wide else store)(text, d, bindings, p.node)

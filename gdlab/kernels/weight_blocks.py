@@ -3,24 +3,23 @@ gives, of formats in blocks a whole block, so that scales count once a block and
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gdlab.base.types import FORMATS, DType
 from gdlab.kernels.pieces import LANES
 from gdlab.plan.dispatch import Matmul
-from gdlab.plan.spread import BLOCK, COLUMN_BLOCKS
+from gdlab.plan.spread import BLOCK
 
 
 @dataclass(frozen=True, slots=True)
 class _Codes:
     """The codes of a format: element e of a block lies in word and bits `place(e)` of the `words` of codes; `number`
-    makes it a number. The product of `scale` and that number, plus `least`, is the element ("": nothing is added)."""
+    makes it a number. The element is that times the block's scale, plus `least` ("": nothing)."""
 
     words: int
     place: Callable[[int], tuple[int, int]]
     number: Callable[[str, int], str]
-    scale: str
     least: str = ""
 
     def four(self, b: str, e: int) -> str:
@@ -38,10 +37,8 @@ def _signed(words: str, bits: int) -> str:
 
 
 _CODES: dict[DType, _Codes] = {
-    DType.q4: _Codes(4, lambda e: (e // 8, e % 8 * 4), _nibble, "unpack2x16float({}).x", "unpack2x16float({}).y"),
-    DType.q8: _Codes(8, lambda e: (e // 4, e % 4 * 8), _signed, "bitcast<f32>({})"),
-    DType.q4_0: _Codes(4, lambda e: (e % 16 // 4, e % 4 * 8 + e // 16 * 4), _nibble, "", "-8.0 * {b}_scale"),
-    DType.q8_0: _Codes(8, lambda e: (e // 4, e % 4 * 8), _signed, ""),
+    DType.q4_0: _Codes(4, lambda e: (e % 16 // 4, e % 4 * 8 + e // 16 * 4), _nibble, "-8.0 * {b}_scale"),
+    DType.q8_0: _Codes(8, lambda e: (e // 4, e % 4 * 8), _signed),
 }
 
 
@@ -55,35 +52,18 @@ def read_blocks(b: str, variable: str, p: Matmul, dtype: DType) -> list[str]:
     """Return the lines that read the blocks at step `k` of the columns from `column` on: their words of codes as
     `{b}_codes{i}`, the scales as `{b}_scale`, what is added to the codes as `{b}_least`. Of f16 and bf16 these are
     eight neighbours of each column, `{b}_{column}`, bound as vec4<u32>."""
+    columns = [f"min(column + {c}u, {p.n - 1}u)" for c in range(4)]
     if dtype in _HALVES:
-        columns = (f"min(column + {c}u, {p.n - 1}u)" for c in range(4))
         return [f"let {b}_{c} = {variable}[({column} * {p.k}u + k) / 8u];" for c, column in enumerate(columns)]
-    return (_aligned if dtype in COLUMN_BLOCKS else _packed)(b, variable, p, _CODES[dtype], FORMATS[dtype].nbytes)
+    return _packed(b, variable, columns, p.k, dtype)
 
 
-def _aligned(b: str, variable: str, p: Matmul, codes: _Codes, nbytes: int) -> list[str]:
-    """Read four columns' blocks, which lie one behind the other, bound as vec4<u32>."""
-    words = nbytes // 4
-    lines = [f"let {b}_at = (k / {BLOCK}u * {p.n // 4}u + min(column, {p.n - 4}u) / 4u) * {words}u;"]
-    lines += [f"let {b}_{i} = {variable}[{b}_at + {i}u];" for i in range(words)]
-
-    def of_columns(type: str, each: str, word: int) -> str:
-        places = [c * words + word for c in range(4)]
-        return f"{type}({', '.join(each.format(f'{b}_{at // 4}.{LANES[at % 4]}') for at in places)})"
-
-    lines.append(f"let {b}_scale = {of_columns('vec4<f32>', codes.scale, 0)};")
-    if codes.least:
-        lines.append(f"let {b}_least = {of_columns('vec4<f32>', codes.least, 0)};")
-    return lines + [f"let {b}_codes{i} = {of_columns('vec4<u32>', '{}', 1 + i)};" for i in range(codes.words)]
-
-
-def _packed(b: str, variable: str, p: Matmul, codes: _Codes, nbytes: int) -> list[str]:
+def _packed(b: str, variable: str, columns: Sequence[str], k: int, dtype: DType) -> list[str]:
     """Read the blocks of four rows of b. A block is a scale in f16, then the codes; every other one begins within a
     word."""
-    lines = []
-    for c in range(4):
-        column = f"min(column + {c}u, {p.n - 1}u)"
-        lines.append(f"let {b}_at{c} = ({column} * {p.k // BLOCK}u + k / {BLOCK}u) * {nbytes}u;")
+    codes, nbytes, lines = _CODES[dtype], FORMATS[dtype].nbytes, list[str]()
+    for c, column in enumerate(columns):
+        lines.append(f"let {b}_at{c} = ({column} * {k // BLOCK}u + k / {BLOCK}u) * {nbytes}u;")
     lines.append(f"let {b}_begin = vec4<u32>({', '.join(f'{b}_at{c}' for c in range(4))}) & vec4<u32>(2u);")
     for i in range(codes.words + 1):
         four = ", ".join(f"{variable}[{b}_at{c} / 4u + {i}u]" for c in range(4))

@@ -27,8 +27,7 @@ _SCRATCH = 16 << 20  # bytes of partial sums that one product may need beside it
 _GROUPS = 128  # groups of a product of few rows before columns stand side by side in one
 _VECTORS = 1 << 17  # invocations that keep the memory of hardware busy in a product of few rows
 FEW_ROWS = 8  # of a product that reads its other operand once
-BLOCK = 32  # steps of a block of the formats that a product of few rows decodes a block at a time:
-COLUMN_BLOCKS, ROW_BLOCKS = (DType.q4, DType.q8), (DType.q4_0, DType.q8_0)  # of b[k, n] and of b[n, k]
+BLOCK, BLOCKS = 32, (DType.q4_0, DType.q8_0)  # steps of a block, formats that a product of few rows decodes by blocks
 BLOCK_ROWS = 3  # of such a product: of 1 a token takes 0.8 of the time that it took four steps at a time, of 4 1.1
 DUAL_ROWS = 4  # of two products in one dispatch: of 1 it saves 4 to 8 % of a token, of 8 it costs 2 (H200, 2026-11-24)
 NORMALIZED_ROWS = 3  # of a product that normalizes them itself: of 3 it saves 5 % of a token, of 4 it costs 6 (H200)
@@ -358,7 +357,7 @@ def _k_groups(p: Matmul, limits: Limits) -> Schedule:
 
 def _vectors(p: Matmul, dtype: DType, limits: Limits) -> Schedule:
     """Schedule few rows; `params` = rows, vec4s side by side, parts of K (enough to keep memory busy), steps of K that
-    an invocation takes at a time: four, or a whole block of b where four columns' blocks are aligned. Where the steps
+    an invocation takes at a time: four, or what it decodes together. Where the steps
     of a column lie in a row, neighbours read neighbouring steps, else neighbouring columns (5632 x 2048 in f32: 8 side
     by side 2.8 TB/s, 4 2.4, 2 1.8; 16x16 tiles 1.7; in f16, steps in a row, 1.4-2.1, tiles 0.7; a token of LLaMA 1.1 B
     in f16, q8, q4 with half as many invocations 1.82, 2.17, 2.44 ms, so 1.76, 1.98, 2.16; H200, 2026-11-23)."""
@@ -382,8 +381,7 @@ def _steps(p: Matmul, dtype: DType) -> int:
     """Return the steps of K that an invocation of a product of few rows takes at a time: what it decodes together."""
     if dtype in (DType.f16, DType.bf16):
         return 8 if p.m > 1 and p.b == "nk" and p.k % 8 == 0 else 4  # of one row as fast, of more 0.92 to 0.96
-    whole = p.m <= BLOCK_ROWS and p.k % BLOCK == 0
-    return BLOCK if whole and (dtype in ROW_BLOCKS if p.b == "nk" else dtype in COLUMN_BLOCKS and p.n % 4 == 0) else 4
+    return BLOCK if dtype in BLOCKS and p.b == "nk" and p.m <= BLOCK_ROWS and p.k % BLOCK == 0 else 4
 
 
 def vectors_of(p: Matmul, wide: int, parts: int, steps: int, limits: Limits) -> Schedule:

@@ -255,6 +255,27 @@ def test_two_products_of_few_rows_for_one_chain_are_one_dispatch(name: str, kind
     assert [d.matmul.dual for d in plan.dispatches if d.matmul is not None] == [None, None]
 
 
+@pytest.mark.parametrize("rows", [1, 2, 12])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_a_stored_matrix_times_itself(dtype: str, rows: int) -> None:
+    """One buffer is both factors: its elements are decoded one by one for both."""
+    needs("wgpu")
+    found, w = device("wgpu"), np.random.default_rng(5).standard_normal((rows, 64)).astype(np.float32)
+    with Graph() as g:
+        stored = ops.parameter("w", w.shape, dtype=DType[dtype])
+        g.output(ops.matmul_bt(stored, stored))
+    words = encode(w, DType[dtype])
+    want = decode(words, DType[dtype], w.shape).astype(np.float64)
+    for adapter in ("software", "hardware"):
+        plan = compile(g, mode="inference", target=Target("wgpu", adapter, found.target.limits))
+        program = found.load(plan)
+        program.upload_words(plan.stored_params[0][1], words)
+        program.step(None)
+        (got,) = plans.outputs(program)
+        program.close()
+        np.testing.assert_allclose(got, want @ want.T, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", ["f16", "q8", "q4", "q8_0", "q4_0", "q4_k"])
 def test_two_products_decode_both_of_their_weights(dtype: str) -> None:
     needs("wgpu")
