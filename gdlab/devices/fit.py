@@ -118,6 +118,8 @@ def physical_bytes() -> int | None:
 
 
 def _for_adapter(plan: ExecutionPlan, bounds: Bounds) -> ExecutionPlan:
+    if plan.target.limits == bounds.limits:
+        return plan
     return replace(plan, target=replace(plan.target, limits=bounds.limits))
 
 

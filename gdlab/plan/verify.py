@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 
 from gdlab.base.errors import CompileError
@@ -16,8 +17,14 @@ from gdlab.plan.target import Limits
 _HELD = ("input", "parameter", "derived", "constant", "state")
 
 
+_VALID: dict[int, weakref.ref[ExecutionPlan]] = {}  # by id: a plan is checked once, however often it is opened
+
+
 def verify(plan: ExecutionPlan) -> ExecutionPlan:
     """Return the plan itself if it is valid; else raise `CompileError` naming dispatch and binding."""
+    known = _VALID.get(id(plan))
+    if known is not None and known() is plan:
+        return plan
     _check_references(plan)
     limits = plan.target.limits
     for d in plan.dispatches:
@@ -25,6 +32,8 @@ def verify(plan: ExecutionPlan) -> ExecutionPlan:
     _check_groups(plan)
     _check_written_before_read(plan)
     _check_memory(plan.buffers, plan.dispatches, plan.memory, limits)
+    key = id(plan)
+    _VALID[key] = weakref.ref(plan, lambda _: _VALID.pop(key, None))
     return plan
 
 

@@ -18,6 +18,7 @@ from gdlab.base.types import TensorType
 from gdlab.devices.cpu.cpu_device import CpuDevice
 from gdlab.graph import Graph
 from gdlab.plan import compile
+from gdlab.plan import verify as verification
 from gdlab.plan.dispatch import Dispatch, Operand
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.spread import grid
@@ -218,3 +219,17 @@ def test_a_plan_shows_its_wgsl_where_no_device_was_opened() -> None:
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+def test_a_plan_is_checked_once_and_forgotten_with_its_last_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opened again it is not checked again; another plan in its place is."""
+    checked: list[ExecutionPlan] = []
+    monkeypatch.setattr(verification, "_check_groups", checked.append)
+    plan = replace(PLAN, fingerprint="another")
+    known = len(verification._VALID)
+    assert verify(plan) is plan and verify(plan) is plan and checked == [plan]
+    with pytest.raises(CompileError, match="wanted 1"):
+        verify(replace(plan, buffers=plan.buffers[:1]))
+    checked.clear()
+    del plan
+    assert len(verification._VALID) == known
