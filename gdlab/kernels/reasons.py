@@ -13,6 +13,7 @@ from gdlab.base.words import nbytes, plural, sig, whole
 from gdlab.kernels.coverage import Coverage, Loop, coverage
 from gdlab.kernels.workgroup_tiles import Tiling
 from gdlab.plan.dispatch import Custom, Dispatch, Matmul, Operand
+from gdlab.plan.spread import BLOCK
 
 
 def reason(d: Dispatch, text: str) -> str:
@@ -135,11 +136,13 @@ def _vectors(d: Dispatch, p: Matmul) -> Iterator[str]:
         f"K in {parts} parts side by side: {each}; in a part {beside} "
         "four columns each; the parts meet in workgroup memory."
     )
-    if steps > 4:
+    if steps == BLOCK:
         yield (
-            f"An invocation decodes {steps} steps of its four columns at once: what a load gives, or a whole block, "
-            "whose scale then counts once."
+            f"An invocation decodes whole blocks of {steps} steps of its four columns: their scales count once a "
+            "block, not once a value."
         )
+    elif steps > 4:
+        yield f"One load gives {steps} steps of a column."
     if p.norm is not None:
         yield (
             "The rows of A are normalized as they are read: each workgroup adds up their squares beside the products, "
@@ -148,7 +151,7 @@ def _vectors(d: Dispatch, p: Matmul) -> Iterator[str]:
     if p.dual is not None:
         yield (
             "Two products of the same rows in one kernel (a dual GEMM): each invocation reads the same place of both "
-            "factors, and the chain behind takes both results. None of the two is written to memory."
+            "factors, and the chain behind takes both results. Neither is written to memory."
         )
 
 
@@ -176,9 +179,10 @@ def _loaded_values(d: Dispatch, p: Matmul) -> tuple[int, int]:
 
 
 def _loaded_bytes(d: Dispatch, p: Matmul) -> str:
-    a, b = _loaded_values(d, p)
+    (a, b), products = _loaded_values(d, p), 1 if p.dual is None else 2
     left, right = (_element_bytes(o) for o in d.operands[:2])
-    loaded, alone = (a * left + b * right) / (p.m * p.n), p.k * (left + right)
+    weights = 0 if p.norm is None else a // p.m * 4  # bytes: one for each element of a row that is loaded
+    loaded, alone = (a * left + products * b * right + weights) / (p.m * p.n), products * p.k * (left + right)
     return f"Per result {_bytes(loaded)} are loaded; without tiles it would be {_bytes(alone)}."
 
 

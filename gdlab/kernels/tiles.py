@@ -84,10 +84,11 @@ class Tile:
             with text.working(side_read("b") if b == "b" else read_part(self.p.dual_operand)):
                 for line in self._load_b(b, variable, count):
                     text.add(indent + line, node)
-        with text.working(WORK):
-            if self.p.norm is not None:
-                for line in self._normalized():
+        if self.p.norm is not None:
+            for part, line in zip((read_part(2), *[WORK] * self.rows), self._normalized(), strict=True):
+                with text.working(part):
                     text.add(indent + line, self.p.norm.node)
+        with text.working(WORK):
             for b, sums, _, node in self.factors:
                 for kk in range(count):
                     for r in range(self.rows):
@@ -127,8 +128,9 @@ class Tile:
                 text.add(f"{indent}let {name} = {_four(product.a, product.wide_a, f'a{r}_at + k', i)};", product.node)
         if norm is None:
             return
-        with text.working(WORK):
+        with text.working(read_part(2)):
             text.add(f"{indent}let w{i} = {_four(product.weight, product.wide_weight, 'k', i)};", norm.node)
+        with text.working(WORK):
             for r in range(self.rows):
                 text.add(f"{indent}let x{r}_{i} = a{r}_{i} * w{i}; s{r} += dot(a{r}_{i}, a{r}_{i});", norm.node)
 

@@ -14,6 +14,7 @@ from single_workgroups import drawn_for, written_by
 
 from gdlab import kernels, ops
 from gdlab.autodiff import differentiate
+from gdlab.base.types import DType
 from gdlab.graph import Graph, Value
 from gdlab.kernels.coverage import coverage
 from gdlab.kernels.dispatch_wgsl import wgsl_with_parts
@@ -39,6 +40,16 @@ def given(*shape: int) -> Value:
 
 def product_of(m: int, k: int, n: int) -> Callable[[], Value]:
     return lambda: ops.matmul(ops.input("a", (m, k)), ops.input("b", (k, n)))
+
+
+def gated(dtype: DType) -> Callable[[], Value]:
+    """Two products of two normalized rows, whose results one op takes."""
+
+    def build() -> Value:
+        rows = ops.rms_norm(given(2, 64), ops.input("w", (64,)), eps=1e-5)
+        return ops.swiglu(*(ops.matmul_bt(rows, ops.parameter(name, (40, 64), dtype=dtype)) for name in ("g", "u")))
+
+    return build
 
 
 def attention() -> Value:
@@ -102,6 +113,8 @@ CASES: dict[str, tuple[Callable[[], Value], Target]] = {
     "sums by number, in tiles": (
         lambda: ops.grouped_matmul_at(given(6, 9), given(6, 70), ops.input_u32("i", (6,)), experts=3), HARDWARE),
     "one row": (product_of(1, 256, 40), HARDWARE),
+    "two products of normalized rows": (gated(DType.f32), HARDWARE),
+    "two products that decode blocks": (gated(DType.q4_0), HARDWARE),
     "one query of many keys": (decoding_one, HARDWARE),
     "a window": (lambda: ops.max_pool_2d(given(2, 3, 8, 8), k=(2, 2), stride=(2, 2), padding=(0, 0)), SOFTWARE),
 }  # fmt: skip
@@ -161,6 +174,18 @@ def test_the_sentence_of_a_product_counts_reuse_invocations_and_bytes() -> None:
 def test_the_sentence_of_few_rows_says_that_memory_counts() -> None:
     said = said_of(dispatch_of(product_of(1, 64, 96)))
     assert "So few rows use each value of B once" in said and "K in 16 parts side by side" in said, said
+
+
+def test_the_sentences_of_two_products_count_both_factors_and_the_weights_of_the_norm() -> None:
+    said = said_of(dispatch_of(gated(DType.f16)))
+    assert "(a dual GEMM)" in said and "One load gives 8 steps of a column." in said
+    assert "The rows of A are normalized as they are read" in said
+    # of 40 columns four a load: 2 rows in f32, 2 factors in f16, weights in f32, of 64 steps
+    assert f"Per result {64 * (2 * 10 * 4 + 2 * 40 * 2 + 10 * 4) // 80} bytes are loaded" in said, said
+    assert f"without tiles it would be {2 * 64 * 6} bytes" in said
+    lines = lines_of(dispatch_of(gated(DType.q4_0)))
+    assert "whole blocks of 32 steps" in said_of(dispatch_of(gated(DType.q4_0)))
+    assert "let w7 = in2[" in lines["read 2"] and "e_begin" in lines["read 3"] and "d1_codes += " in lines["work"]
 
 
 def test_the_sentence_of_a_split_product_says_its_parts() -> None:
