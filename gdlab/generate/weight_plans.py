@@ -110,7 +110,7 @@ class Plans(Closing):
             assert self._holder is not None
             weights = {name: name for name in self._holder.param_names if name not in self._holder.states}
             opened = template.open(self._holder, weights)
-        opened.reset_state()
+        opened.session.values.unset_parameters.have(opened.states)  # memory of a plan that is opened is zero
         return opened
 
     def prefill(self, model: LanguageModel, rows: int, decode: CompiledGraph) -> CompiledGraph:
