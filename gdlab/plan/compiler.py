@@ -60,7 +60,7 @@ def _compile(
             buffers=tuple(low.buffers),
             dispatches=dispatches,
             groups=groups_of(dispatches),
-            memory=memory_plan(low.buffers, dispatches, options, target.limits.alignment),
+            memory=memory_plan(low.buffers, dispatches, options, target),
             param_buffers=_parameters(graph, low),
             input_buffers=tuple((n.name, low.leaf_buffer(n.id)) for n in graph.inputs),
             constant_buffers=low.constants(),

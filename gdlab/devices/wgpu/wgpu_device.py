@@ -240,6 +240,7 @@ class Gpu:
         self.refused: type[Exception] = wgpu.GPUError
         self.adapter, self.device = adapter, _opened_device(adapter)
         self.adapter_class = _adapter_class(adapter)
+        self.names_reads = self.adapter_class == "hardware"  # to a software adapter a barrier is nothing
         self.no_stamps = "" if STAMPS in self.device.features else f"this adapter has no {STAMPS}"
         self.stamps_inside = STAMPS_INSIDE in self.device.features
         self.d, self.q, self.null = self.device._internal, self.device.queue._internal, ffi.NULL

@@ -31,6 +31,7 @@ from gdlab.devices.base import (
 from gdlab.devices.buffer_pool import size_class
 from gdlab.devices.wgpu.pass_recording import RecordedRows, Row, record_pass
 from gdlab.devices.wgpu.readback import WgpuReadback
+from gdlab.devices.wgpu.transitions import group_starts, naming, read_ahead, uses_of
 from gdlab.plan.dispatch import OWN_SCALARS, SCALARS, Dispatch
 from gdlab.plan.target import Target
 
@@ -39,26 +40,46 @@ if TYPE_CHECKING:
     from gdlab.devices.wgpu.wgpu_device import Gpu
 
 FIRST_PART = 32  # dispatches of the first part of a list; each further one has twice as many
+NEAR = 8  # dispatches by which a part may be longer
 PART_BYTES, PARTS = 2 << 20, 4  # of a large tensor that is read: bytes of a part, and parts under way
 FLUSH_BYTES = 4 << 20  # of writes: unsubmitted ones pile up staging memory
 
 
 class WgpuRecorded(Recorded):
-    """A list of dispatches as rows of the C loop's table. `bounds` keep their pipelines and bind groups alive."""
+    """A list of dispatches as rows of the C loop's table; on hardware with rows between them that name what a group
+    reads. `bounds` keep pipelines and bind groups alive; the rows of dispatch i are `starts[i]` … `starts[i + 1]` − 1."""
 
     def __init__(self, gpu: Gpu, bounds: Sequence[Bound]) -> None:
         self.bounds, self.whole = tuple(bounds), False
-        self.rows = RecordedRows(gpu, [bound.run for bound in bounds])
+        uses = [uses_of(bound) for bound in bounds] if gpu.names_reads else []
+        groups = group_starts(uses)
+        ahead, self.ends = read_ahead(uses, groups), _part_ends(len(self.bounds), groups)
+        rows, self.starts, self.keep = list[Row](), list[int](), list[Any]()
+        for i, bound in enumerate(bounds):
+            self.starts.append(len(rows))
+            for row, keep in naming(gpu, ahead[i]) if i in ahead else ():
+                rows.append(row)
+                self.keep.append(keep)
+            rows.append(bound.run)
+        self.starts.append(len(rows))
+        self.rows = RecordedRows(gpu, rows)
         self.workgroups = sum(x * y * z for _, _, x, y, z in self.rows)
 
     def cuts(self) -> list[int]:
-        """Return the ends of the parts to submit it in: FIRST_PART dispatches, then twice as many each time."""
-        found, stop, size = [], FIRST_PART, FIRST_PART
-        while self.whole and stop + FIRST_PART <= len(self.rows):
-            found.append(stop)
-            size *= 2
-            stop += size
-        return found
+        """Return the ends of the parts to submit it in, once it has run whole."""
+        return self.ends if self.whole else []
+
+
+def _part_ends(count: int, starts: Sequence[int]) -> list[int]:
+    """Return the ends of parts of `count` dispatches: FIRST_PART, then twice as many each time; at the start of a group
+    where one is near, since a submission waits for the one before."""
+    found, stop, size = list[int](), FIRST_PART, FIRST_PART
+    while stop + FIRST_PART <= count:
+        near = next((start for start in starts if stop <= start < stop + NEAR), stop)
+        found.append(near if near + FIRST_PART <= count else stop)
+        size *= 2
+        stop = found[-1] + size
+    return found
 
 
 class WgpuQueue(Queue):
@@ -297,7 +318,7 @@ class WgpuQueue(Queue):
                 case WgpuRecorded():
                     record_pass(self.gpu, item.rows, encoder)
                 case RecordedPart(WgpuRecorded() as list):
-                    record_pass(self.gpu, list.rows, encoder, item.start, item.stop)
+                    record_pass(self.gpu, list.rows, encoder, list.starts[item.start], list.starts[item.stop])
                 case _:
                     self.encode_transfer(item, encoder)
         if rows:
@@ -321,9 +342,9 @@ def _growing(items: Sequence[Item]) -> Iterable[Sequence[Any]]:
             part.append(item)
             continue
         assert isinstance(item, WgpuRecorded)  # nothing else has cuts
-        for start, stop in _pairs(cuts, len(item.rows)):
+        for start, stop in _pairs(cuts, len(item)):
             part.append(RecordedPart(item, start, stop))
-            if stop < len(item.rows):
+            if stop < len(item):
                 yield part
                 part = []
     yield part
