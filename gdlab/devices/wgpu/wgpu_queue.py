@@ -47,7 +47,7 @@ FLUSH_BYTES = 4 << 20  # of writes: unsubmitted ones pile up staging memory
 
 class WgpuRecorded(Recorded):
     """A list of dispatches as rows of the C loop's table; on hardware with rows between them that name what a group
-    reads. `bounds` keep pipelines and bind groups alive; the rows of dispatch i are `starts[i]` … `starts[i + 1]` − 1."""
+    reads. `bounds` keep pipelines and bind groups alive; the rows of dispatch i begin at `starts[i]`."""
 
     def __init__(self, gpu: Gpu, bounds: Sequence[Bound]) -> None:
         self.bounds, self.whole = tuple(bounds), False
