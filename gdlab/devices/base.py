@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from abc import ABC, abstractmethod
@@ -166,11 +165,6 @@ class RecordedPart:
     def bounds(self) -> tuple[Bound, ...]:
         """The dispatches of the part."""
         return self.list.bounds[self.start : self.stop]
-
-    @property
-    def workgroups(self) -> int:
-        """The number of workgroups of the part."""
-        return sum(math.prod(bound.dispatch.workgroups) for bound in self.bounds)
 
 
 Item = Bound | Copy | Clear | Decode | Encode | Stamp | Recorded | RecordedPart

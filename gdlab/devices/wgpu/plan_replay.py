@@ -34,8 +34,9 @@ from gdlab.devices.base import (
 )
 from gdlab.devices.fit import Place, check_memory, check_plan, check_update, plan_places, state_places, tenants
 from gdlab.devices.wgpu.compile_progress import logged_progress
-from gdlab.devices.wgpu.readback import WgpuReadback
+from gdlab.devices.wgpu.readback import Fence, WgpuReadback
 from gdlab.devices.wgpu.stamps import MOST, Stamps
+from gdlab.devices.wgpu.step_series import StepSeries
 from gdlab.devices.wgpu.wgpu_queue import WgpuQueue, WgpuRecorded
 from gdlab.plan.dispatch import SCALARS, Dispatch
 from gdlab.plan.records import ExecutionPlan, PlanBuffer, Update
@@ -80,7 +81,9 @@ class WgpuProgram(Program):
         self.launches = self._launches("dispatch", plan.dispatches, self.places, self.memory)
         self.update_launches: list[Bound] = []
         self.joined: dict[bool, tuple[list[Bound], list[Bound], WgpuRecorded]] = {}  # by whether a step updates
-        self.losses_under_way: deque[tuple[range, WgpuReadback]] = deque()  # the steps whose losses come
+        # the steps whose losses come, and the bytes from one loss to the next
+        self.losses_under_way: deque[tuple[range, WgpuReadback, int]] = deque()
+        self.series: dict[tuple[int, ...], StepSeries] = {}  # by the inputs that are written for each step
         self.readable: deque[tuple[int, float]] = deque(maxlen=KEPT)
         self.stamps: Stamps | None = None
         self.times: list[tuple[int, float]] = []
@@ -219,14 +222,43 @@ class WgpuProgram(Program):
         return max(1, most)
 
     def step_many(self, calls: Sequence[StepCall], landing: Readback | None = None) -> None:
-        if len(calls) > self.steps_at_once(max((_upload_bytes(call) for call in calls), default=0)):
+        fed = [buffer for buffer, _ in calls[0].uploads]
+        alike = all([buffer for buffer, _ in call.uploads] == fed for call in calls)
+        few = len(calls) <= self.steps_at_once(max((_upload_bytes(call) for call in calls), default=0))
+        if not few or (landing is None and not (alike and len(calls) > 1)):
             return super().step_many(calls, landing)
         first = self.counters.forwards + 1
         where = f"steps {first} … {first + len(calls) - 1}"
         self._check(where, calls[0].scalars)
         self._harvest(False)
-        readback = self.queue.readback(4 * len(calls)) if landing is None else landing
-        assert isinstance(readback, WgpuReadback)  # of this program's queue
+        if landing is None:
+            self._step_series(where, calls, fed)
+        else:
+            self._step_each(where, calls, landing)
+        self.counters.forwards += len(calls)
+
+    def _step_series(self, where: str, calls: Sequence[StepCall], fed: Sequence[int]) -> None:
+        """Make steps that nobody looks between in one pass."""
+        series, first = self._series_of(tuple(fed), len(calls), _upload_bytes(calls[0])), self.counters.forwards + 1
+        series.write(where, calls)
+        self.queue.scalars_are(None)  # theirs lie elsewhere
+        items: list[Item] = [series.recorded([call.whole for call in calls]), *series.copies_home(len(calls))]
+        if series.losses is None:
+            return self.queue.submit(where, items, Fence(self.gpu))
+        readback = self.queue.readback(len(calls) * series.loss_stride)
+        self._send(where, [*items, Copy(series.losses, 0, readback, 0, readback.nbytes)], readback)
+        self.losses_under_way.append((range(first, first + len(calls)), readback, series.loss_stride))
+
+    def _series_of(self, fed: tuple[int, ...], count: int, upload_bytes: int) -> StepSeries:
+        held = self.series.get(fed)
+        if held is None or not held.is_current or held.most < count:
+            self.series = {key: other for key, other in list(self.series.items())[-1:] if other.is_current}
+            held = self.series[fed] = StepSeries(self, fed, self.steps_at_once(upload_bytes))
+        return held
+
+    def _step_each(self, where: str, calls: Sequence[StepCall], landing: Readback) -> None:
+        """Make steps each of which is followed by copies, which land together."""
+        assert isinstance(landing, WgpuReadback)  # of this program's queue
         lent: list[Any] = []
         try:
             prepared, lent = self.queue.scalar_copies(where, [call.scalars for call in calls])
@@ -235,24 +267,14 @@ class WgpuProgram(Program):
                 for buffer, data in call.uploads:
                     lent.append(self._lend(where, data))
                     items.append(Copy(lent[-1], 0, self._memory_of(buffer), 0, data.nbytes, counted=False))
-                items += [*prepared[k], self._whole(call.whole)]
-                if landing is None:
-                    items.append(Copy(self._marker, 0, readback, 4 * k, 4))
-                items += self._copy_items(call.copies)
-            if landing is None:
-                self._send(where, items, readback, ())
-            else:
-                self.queue.submit(where, items, readback, ())
+                items += [*prepared[k], self._whole(call.whole), *self._copy_items(call.copies)]
+            self.queue.submit(where, items, landing, ())
         finally:  # submitted work runs before the next write to this memory
             for memory in lent:
                 self.queue.release(memory)
         self.queue.scalars_are(calls[-1].scalars)
-        if landing is None:
-            losses = range(first, first + (len(calls) if self.plan.loss_buffer is not None else 0))
-            self.losses_under_way.append((losses, readback))
         for call in calls:
             self.counters.landed(call.copies)
-        self.counters.forwards += len(calls)
 
     def _lend(self, where: str, data: Array) -> Any:
         """Return memory with the data of an input, as the source of a copy."""
@@ -306,21 +328,19 @@ class WgpuProgram(Program):
         self, where: str, list: WgpuRecorded | RecordedPart, scalars: Array | None, loss_of: int | None,
         stamps: Stamps | None, moved: Sequence[Copy] = (), landing: Readback | None = None,
     ) -> None:  # fmt: skip
-        """Submit dispatches, then copies, and without a landing a copy of four bytes (the loss, or any if there is
-        none), whose end is the step's."""
+        """Submit dispatches, then copies. Without a landing a loss is copied to where it can be read."""
         self._check(where, scalars)
         self._harvest(False)
         if scalars is not None:
             self.queue.set_scalars(where, scalars)
-        marker, losses = self._marker, range(loss_of or 0, 0 if loss_of is None else loss_of + 1)
+        losses = range(loss_of or 0, 0 if loss_of is None else loss_of + 1)
         if stamps is not None:
-            return self._submit_timed(where, list, marker, losses, stamps)
-        if landing is not None:
-            assert isinstance(landing, WgpuReadback)  # of this program's queue
-            return self.queue.submit(where, (list, *moved), landing)
+            return self._submit_timed(where, list, losses, stamps)
+        if landing is not None or not losses:
+            return self.queue.submit(where, (list, *moved), landing or Fence(self.gpu))
         readback = self.queue.readback(4)
-        self._send(where, (list, *moved, Copy(marker, 0, readback, 0, 4)), readback)
-        self.losses_under_way.append((losses, readback))
+        self._send(where, (list, *moved, Copy(self._marker, 0, readback, 0, 4)), readback)
+        self.losses_under_way.append((losses, readback, 4))
 
     def _check(self, where: str, scalars: Array | None) -> None:
         self._alive(where)
@@ -342,15 +362,15 @@ class WgpuProgram(Program):
             raise
 
     def _submit_timed(
-        self, where: str, list: WgpuRecorded | RecordedPart, marker: Any, losses: range, stamps: Stamps
+        self, where: str, list: WgpuRecorded | RecordedPart, losses: range, stamps: Stamps
     ) -> None:
         """Submit as `_submit` does, with stamps, and wait: there is one set of them."""
         self.queue.stamps, readback = stamps, self.queue.readback(8 * (2 * MOST + 2))
         loss = self.queue.readback(4)
-        items = [*stamps.items(list.bounds, readback), Copy(marker, 0, loss, 0, 4)]
+        items = [*stamps.items(list.bounds, readback), Copy(self._marker, 0, loss, 0, 4)]
         self._send(where, items, readback)
         loss.request(where, readback.submission)
-        self.losses_under_way.append((losses, loss))
+        self.losses_under_way.append((losses, loss, 4))
         readback.wait()
         self.times = stamps.seconds(readback.view()) if stamps.count else []
         self.queue.retire(readback)
@@ -374,10 +394,10 @@ class WgpuProgram(Program):
     def _harvest(self, wait: bool) -> None:
         """Take the losses of the steps that have ended; `wait`: of all submitted steps."""
         while self.losses_under_way and (wait or self.losses_under_way[0][1].ready):
-            steps, readback = self.losses_under_way.popleft()
+            steps, readback, stride = self.losses_under_way.popleft()
             try:
                 readback.wait()
-                values = np.frombuffer(readback.view(), np.float32, len(steps)).tolist()
+                values = np.frombuffer(readback.view(), np.float32)[:: stride // 4][: len(steps)].tolist()
                 self.readable.extend(zip(steps, values, strict=True))
             finally:
                 self.queue.retire(readback)
@@ -498,4 +518,4 @@ class WgpuProgram(Program):
             self._harvest(True)
         self.open = False
         self.memory, self.places, self.stamps, self.queue.stamps = {}, {}, None, None
-        self.launches, self.update_launches, self.joined = [], [], {}
+        self.launches, self.update_launches, self.joined, self.series = [], [], {}, {}

@@ -16,7 +16,35 @@ if TYPE_CHECKING:
 # The threads of a software adapter need the core.
 SPIN_SECONDS = {"hardware": 1e-3, "software": 300e-6}
 RELEASED = -2  # in the place of a submission
+SUCCESS = 1  # WGPUMapAsyncStatus_Success
 PATIENCE_SECONDS = 5.0  # between the end of a submission and the news of it
+
+
+class Fence:
+    """The end of a submission that brings nothing back: no copy, no map."""
+
+    __slots__ = ("gpu", "submission", "where")
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu, self.where, self.submission = gpu, "", -1
+
+    def request(self, where: str, submission: int) -> None:
+        """Stand for this submission."""
+        self.where, self.submission = where, submission
+
+    @property
+    def ready(self) -> bool:
+        """Whether the submission has run, as far as is known without asking."""
+        return self.submission <= self.gpu.ended
+
+    def wait(self) -> None:
+        """Wait for the submission: spin while it is the last one (wgpu says when all have run), then sleep."""
+        gpu, deadline = self.gpu, time.perf_counter() + SPIN_SECONDS[self.gpu.adapter_class]
+        gpu.alive(self.where)
+        while not self.ready and self.submission == gpu.submitted and time.perf_counter() < deadline:
+            gpu.poll()
+        if not self.ready:
+            gpu.poll(self.submission)
 
 
 class Mapped:
@@ -72,7 +100,7 @@ class WgpuReadback(Readback):
     def wait(self) -> None:
         """Wait for the submission: spin first, then sleep. Of a released one the memory may wait for another step by
         now: this returns at once."""
-        if self.submission == RELEASED:
+        if self.submission == RELEASED or self.mapped.status == SUCCESS:
             return
         gpu, deadline = self.mapped.gpu, time.perf_counter() + self.mapped.spin_seconds
         gpu.alive(self.where)  # the mapped range of a lost device ends the process
@@ -83,7 +111,7 @@ class WgpuReadback(Readback):
         deadline = time.perf_counter() + PATIENCE_SECONDS
         while not self.mapped.status and time.perf_counter() < deadline:
             gpu.poll()
-        if self.mapped.status != gpu.lib.WGPUMapAsyncStatus_Success:
+        if self.mapped.status != SUCCESS:
             given = f"map status {self.mapped.status}"
             raise SessionError(self.where, "reading back", given, "a device that is alive")
 

@@ -246,6 +246,7 @@ class Gpu:
         self.d, self.q, self.null = self.device._internal, self.device.queue._internal, ffi.NULL
         self.bounds = _bounds(self.device.limits)
         self.lost, self.pending, self.pipelines_created = False, 0, 0
+        self.submitted = self.ended = -1  # the last submission, and the last one that is known to have run
         self.layouts: dict[str, tuple[Any, Any]] = {}
         self.pipelines: weakref.WeakValueDictionary[tuple[str, str], CompiledKernel] = weakref.WeakValueDictionary()
         self.kept: LruCache[tuple[str, str], CompiledKernel] = LruCache(
@@ -402,19 +403,10 @@ class Gpu:
         return GPUBindGroup("", raw, self.device)
 
     # talking to the queue ---------------------------------------------------------------------------------------------
-    @contextlib.contextmanager
-    def checked(self, where: str) -> Iterator[None]:
-        """Raise the errors of raw calls in the block: those return nothing, and invalid submissions end the process."""
-        self.alive(where)
-        self.errors.capture("gdlab")
-        try:
-            yield
-        finally:
-            error = self.errors.release("gdlab")
-        if error:
-            text = _message(error[1])
-            self.lost = "is lost" in text
-            raise SessionError(where, "recording", text, "a valid one (nothing was submitted)")
+    def checked(self, where: str) -> CheckedCalls:
+        """Raise the errors of raw calls in a `with` block: those return nothing, and invalid submissions end the
+        process."""
+        return CheckedCalls(self, where)
 
     def alive(self, where: str) -> None:
         """Refuse every call after the loss of the device: most would end the process."""
@@ -439,8 +431,33 @@ class Gpu:
 
     def poll(self, submission: int | None = None) -> None:
         """Fire callbacks and free finished work; with a submission, sleep until it has run."""
-        index = self.null if submission is None else self.ffi.new("WGPUSubmissionIndex *", submission)
-        self.raw.DevicePoll(self.d, submission is not None, index)
+        if submission is None:
+            if self.raw.DevicePoll(self.d, False, self.null):  # nothing is under way
+                self.ended = self.submitted
+            return
+        self.raw.DevicePoll(self.d, True, self.ffi.new("WGPUSubmissionIndex *", submission))
+        self.ended = max(self.ended, submission)
+
+
+class CheckedCalls:
+    """The block of `Gpu.checked`: a class, because every step enters several, and a generator takes three times as
+    long."""
+
+    __slots__ = ("gpu", "where")
+
+    def __init__(self, gpu: Gpu, where: str) -> None:
+        self.gpu, self.where = gpu, where
+
+    def __enter__(self) -> None:
+        self.gpu.alive(self.where)
+        self.gpu.errors.capture("gdlab")
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        found = self.gpu.errors.release("gdlab")
+        if found and error is None:
+            text = _message(found[1])
+            self.gpu.lost = "is lost" in text
+            raise SessionError(self.where, "recording", text, "a valid one (nothing was submitted)")
 
 
 def _leave_pipelines(pipelines: weakref.ref[weakref.WeakValueDictionary[tuple[str, str], CompiledKernel]]) -> None:

@@ -5,6 +5,8 @@ Knows wgpu only through the `Gpu` it is given.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -63,7 +65,8 @@ class WgpuRecorded(Recorded):
             rows.append(bound.run)
         self.starts.append(len(rows))
         self.rows = RecordedRows(gpu, rows)
-        self.workgroups = sum(x * y * z for _, _, x, y, z in self.rows)
+        each = (math.prod(bound.run[2:]) for bound in self.bounds)
+        self.workgroups = list(itertools.accumulate(each, initial=0))  # of all dispatches before one
 
     def cuts(self) -> list[int]:
         """Return the ends of the parts to submit it in, once it has run whole."""
@@ -279,10 +282,10 @@ class WgpuQueue(Queue):
             case WgpuRecorded():
                 item.whole = True
                 self.counters.dispatches += len(item)
-                self.counters.workgroups += item.workgroups
-            case RecordedPart():
+                self.counters.workgroups += item.workgroups[-1]
+            case RecordedPart(WgpuRecorded() as list):
                 self.counters.dispatches += len(item)
-                self.counters.workgroups += item.workgroups
+                self.counters.workgroups += list.workgroups[item.stop] - list.workgroups[item.start]
             case Bound():
                 _, _, x, y, z = item.run
                 self.counters.dispatches += 1
@@ -299,12 +302,12 @@ class WgpuQueue(Queue):
         gpu.pending = 0
         submission = gpu.raw.QueueSubmitForIndex(gpu.q, 1, gpu.ffi.new("WGPUCommandBuffer[1]", [commands]))
         gpu.raw.CommandBufferRelease(commands)
-        return int(submission)
+        gpu.submitted = int(submission)
+        return gpu.submitted
 
     # recording --------------------------------------------------------------------------------------------------------
     def _encode(self, items: Sequence[Item], encoder: Any) -> None:
-        if any(isinstance(item, Stamp) for item in items):
-            assert self.stamps is not None  # whoever sends stamps has made them
+        if self.stamps is not None and any(isinstance(item, Stamp) for item in items):
             return self.stamps.encode(items, encoder, self.encode_transfer)
         rows: list[Row] = []
         for item in items:

@@ -1,0 +1,112 @@
+"""Bind several steps as one list of dispatches, with a place of its own for the numbers, inputs and loss of each.
+
+A copy between two steps ends the compute pass, and the next pass takes the driver of an NVIDIA H200 15 µs (2026-11-24).
+So the dispatches that touch numbers, inputs or the loss are bound once more for each step, and nothing is copied before
+the last step has run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gdlab.base.types import Array
+from gdlab.devices.base import Bound, Copy, RecordedPart, Region, StepCall
+from gdlab.devices.fit import round_up
+from gdlab.devices.wgpu.wgpu_queue import WgpuRecorded
+
+if TYPE_CHECKING:
+    from gdlab.devices.wgpu.plan_replay import WgpuProgram
+
+PATTERNS = 8  # of steps with and without an update, whose lists are kept
+
+
+class StepSeries:
+    """Up to `most` steps of a program, whose inputs `fed` are written for each; `losses`: the memory of their losses,
+    `loss_stride` bytes apart."""
+
+    def __init__(self, program: WgpuProgram, fed: Sequence[int], most: int) -> None:
+        self.program, self.fed, self.most = program, tuple(fed), most
+        self.launches, self.update_launches = program.launches, program.update_launches
+        loss = program.plan.loss_buffer
+        places = {b: program.places[b] for b in (*self.fed, *([] if loss is None else [loss]))}
+        self.strides = {b: round_up(place.bound) for b, place in places.items()}
+        self.rings = {b: program._buffer(most * self.strides[b], place.buffer.name) for b, place in places.items()}
+        self.losses = None if loss is None else self.rings[loss]
+        self.loss_stride = 4 if loss is None else self.strides[loss]
+        self.number_stride = int(program.queue.scalars.size)
+        self.numbers = program._buffer(most * self.number_stride, "numbers of steps")
+        self._steps = [self._step(k) for k in range(most)]
+        self._lists: dict[tuple[bool, ...], WgpuRecorded] = {}
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the program still has the dispatches that this has bound."""
+        return self.launches is self.program.launches and self.update_launches is self.program.update_launches
+
+    # bindings ---------------------------------------------------------------------------------------------------------
+    def _step(self, k: int) -> tuple[list[Bound], list[Bound]]:
+        """Return the dispatches of step `k`, and those of its update."""
+        return [self._bound(b, k) for b in self.launches], [self._bound(b, k) for b in self.update_launches]
+
+    def _bound(self, bound: Bound, k: int) -> Bound:
+        dispatch = bound.dispatch
+        if not dispatch.scalars and self.rings.keys().isdisjoint(b for b, _ in dispatch.bindings):
+            return bound
+        pipeline, _, homes = bound.keep
+        regions = [
+            Region(self.rings[b], k * self.strides[b], home.nbytes) if b in self.rings else home
+            for (b, _), home in zip(dispatch.bindings, homes, strict=False)
+        ]
+        if dispatch.scalars:
+            regions.append(Region(self.numbers, k * self.number_stride, self.number_stride))
+        group = self.program.gpu.group("steps", pipeline, regions)
+        return Bound(dispatch, (pipeline.raw, group._internal, *bound.run[2:]), (pipeline, group, tuple(regions)))
+
+    def recorded(self, wholes: Sequence[bool]) -> WgpuRecorded | RecordedPart:
+        """Return the dispatches of a step for each entry, which says whether it updates."""
+        if all(wholes):
+            each = len(self.launches) + len(self.update_launches)
+            return RecordedPart(self._list((True,) * self.most), 0, len(wholes) * each)
+        return self._list(tuple(wholes))
+
+    def _list(self, wholes: tuple[bool, ...]) -> WgpuRecorded:
+        held = self._lists.get(wholes)
+        if held is None:
+            if len(self._lists) == PATTERNS:
+                self._lists.clear()
+            early, steps = self.program.update.early, zip(self._steps, wholes, strict=False)
+            parts = ((*forward, *(update if whole else update[:early])) for (forward, update), whole in steps)
+            held = self._lists[wholes] = self.program.queue.recorded(list(chain.from_iterable(parts)))
+        return held
+
+    # data -------------------------------------------------------------------------------------------------------------
+    def write(self, where: str, calls: Sequence[StepCall]) -> None:
+        """Write the numbers and inputs of each step."""
+        queue = self.program.queue
+        if calls[0].scalars is not None:
+            queue.put(where, self.numbers, _rows([call.scalars for call in calls], self.number_stride))
+        for at, buffer in enumerate(self.fed):
+            arrays = [call.uploads[at][1] for call in calls]
+            queue.put(where, self.rings[buffer], _rows(arrays, self.strides[buffer]))
+            for data in arrays:
+                queue.counters.uploaded(data.nbytes)
+
+    def copies_home(self, count: int) -> Iterator[Copy]:
+        """Yield the copies of what the last of `count` steps has read and written to where single steps have it."""
+        for buffer, ring in self.rings.items():
+            nbytes = self.program.places[buffer].bound
+            yield Copy(ring, (count - 1) * self.strides[buffer], self.program._memory_of(buffer), 0, nbytes, False)
+
+
+def _rows(arrays: Sequence[Array | None], stride: int) -> Array:
+    """Return the bytes of arrays, one every `stride` bytes."""
+    table = np.zeros((len(arrays), stride), np.uint8)
+    for row, data in zip(table, arrays, strict=True):
+        assert data is not None  # steps of one program have numbers, or none has
+        flat = np.ascontiguousarray(data).view(np.uint8).reshape(-1)
+        row[: flat.size] = flat
+    return table
