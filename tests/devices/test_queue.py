@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -323,3 +324,39 @@ def test_random_numbers_are_those_of_the_draw(device: str) -> None:
             session.step()
             drawn.append(session.read_output().tolist())
         assert drawn[0] == drawn[2] and len({tuple(d) for d in drawn}) == 3
+
+
+# steps that bring nothing back ----------------------------------------------------------------------------------------
+def test_a_step_without_a_loss_is_over_when_it_has_been_waited_for() -> None:
+    needs("wgpu")
+    with Graph() as g:
+        h = ops.input("x", (256, 256))
+        for _ in range(12):
+            h = h @ h
+        g.output(h)
+    session = build_inference_session(g, "wgpu")
+    session.set_input("x", np.eye(256))
+    session.step()
+    session.wait()  # what the driver compiles at first use
+    program = session.loaded.program
+
+    def timed() -> tuple[float, float, bool]:
+        start = time.perf_counter()
+        program.step(None)
+        fence = program.queue.flying[-1]
+        early = fence.ready
+        program.wait()
+        waited = time.perf_counter() - start
+        start = time.perf_counter()
+        program.queue.read("test", program._memory_of(program.plan.output_buffers[0]), memoryview(bytearray(4)))
+        assert fence.ready and not program.queue.flying
+        return waited, time.perf_counter() - start, early
+
+    times = [on_owner(timed) for _ in range(5)]
+    assert not any(early for _, _, early in times), "wgpu says in the lowest byte of its answer whether all has run"
+    assert min(read for _, read, _ in times) < 0.5 * min(waited for waited, _, _ in times)
+    before = session.loaded.program.counters.readbacks
+    session.step(3)
+    session.wait()
+    assert session.loaded.program.counters.readbacks == before
+    session.close()

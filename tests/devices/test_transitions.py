@@ -13,7 +13,7 @@ from wgpu_plans import on_owner
 import gdlab
 from benchmarks.memory import NETWORKS
 from gdlab.devices.base import Region
-from gdlab.devices.wgpu.transitions import Use, Uses, group_starts, naming, read_ahead
+from gdlab.devices.wgpu.transitions import MemoryUse, Uses, group_starts, naming, read_ahead
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import Target
 from gdlab.session.builders import SessionConfig, build, compiled
@@ -48,8 +48,8 @@ def random_uses(seed: int, fresh: bool) -> list[Uses]:
     for i in range(rng.randrange(2, 60)):
         read = rng.sample(memories[: i + 6], min(i + 6, rng.randrange(1, 5)))
         target = memories[i + 10] if fresh else rng.choice(memories[: i + 10])
-        uses = {id(m): Use(False, Region(m, 0, 256)) for m in read}
-        found.append(uses | {id(target): Use(True, Region(target, 0, 256))})
+        uses = {id(m): MemoryUse(False, Region(m, 0, 256)) for m in read}
+        found.append(uses | {id(target): MemoryUse(True, Region(target, 0, 256))})
     return found
 
 
@@ -82,7 +82,7 @@ def test_groups_hold_dispatches_without_conflict() -> None:
     a, b, c = object(), object(), object()
 
     def uses(read: object, write: object) -> Uses:
-        return {id(read): Use(False, Region(read, 0, 4)), id(write): Use(True, Region(write, 0, 4))}
+        return {id(read): MemoryUse(False, Region(read, 0, 4)), id(write): MemoryUse(True, Region(write, 0, 4))}
 
     assert group_starts([uses(a, b), uses(a, c)]) == [0], "two readers"
     assert group_starts([uses(a, b), uses(b, c)]) == [0, 1], "it reads what was written"
@@ -103,16 +103,16 @@ def test_the_barriers_of_a_plan_are_those_between_its_groups(name: str) -> None:
 
 
 def plan_uses(plan: ExecutionPlan) -> list[Uses]:
-    """What every dispatch of a plan binds, with an object for each slot."""
+    """The bindings of every dispatch of a plan, with an object for each slot."""
     slots = [object() for _ in plan.memory.slots]
     KEEP.append(slots)
     found: list[Uses] = []
     for d in plan.dispatches:
-        each: dict[int, Use] = {}
+        each: dict[int, MemoryUse] = {}
         for buffer, access in d.bindings:
             memory = slots[plan.memory.slot_of[buffer]]
             written = access == "w" or (id(memory) in each and each[id(memory)].written)
-            each[id(memory)] = Use(written, Region(memory, 0, 256))
+            each[id(memory)] = MemoryUse(written, Region(memory, 0, 256))
         found.append(each)
     return found
 

@@ -193,3 +193,55 @@ def test_ctrl_c_ends_between_submissions(device: str) -> None:
     session.step(2)
     assert made(study) == session.step_count
     study.close()
+
+
+# steps of one pass ----------------------------------------------------------------------------------------------------
+@pytest.fixture
+def adapter() -> str:
+    needs("wgpu")
+    return "wgpu"
+
+
+def test_steps_of_one_call_share_one_pass(adapter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with training(adapter) as session:
+        for name, data in batches(1)[0].items():
+            session.set_input(name, data)
+        session.step(3)
+        session.wait()
+        raw, passes = session.loaded.program.gpu.raw, []
+        begin = raw.CommandEncoderBeginComputePass
+        monkeypatch.setattr(raw, "CommandEncoderBeginComputePass", lambda *a: passes.append(a) or begin(*a))
+        before = session.traffic.submissions
+        session.step(3)
+        session.step(3, batches(3))
+        assert len(passes) == 2 == session.traffic.submissions - before
+        assert len({loss for _, loss in session.take_losses(True)[-3:]}) == 3
+
+
+def test_steps_of_one_call_follow_a_changed_update_and_memory(adapter: str) -> None:
+    """What is bound for the steps of one call is bound anew where the update or a memory has changed."""
+    with training(adapter, "sgd") as one, training(adapter, "sgd") as many:
+        for session in (one, many):
+            for name, data in batches(1)[0].items():
+                session.set_input(name, data)
+        for change in (lambda s: None, lambda s: s.set_adam(1e-2), lambda s: s.set_grad_accumulate(2)):
+            for session in (one, many):
+                change(session)
+            for feed in batches(4):
+                one.set_input("x", feed["x"])
+                one.step()
+            many.step(4, [{"x": feed["x"]} for feed in batches(4)])
+            one.step()
+            one.step()
+            many.step(2)
+            assert state(many) == state(one)
+        assert len(many.loaded.program.series) <= 2
+
+
+def test_an_input_holds_what_the_last_of_the_steps_read(adapter: str) -> None:
+    with training(adapter) as session:
+        session.step(COUNT, batches())
+        program = session.loaded.program
+        for name, buffer in program.plan.input_buffers:
+            np.testing.assert_array_equal(program.turn.call(lambda b=buffer: program.download(b)), batches()[-1][name])
+        assert session.read_loss() == session.take_losses(True)[-1][1]

@@ -25,24 +25,24 @@ MOST = 32  # regions of one dispatch that only names them
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class MemoryUse:
     """The use of a memory by a dispatch: wgpu counts all regions of one memory as one."""
 
     written: bool
     region: Region
 
 
-Uses = Mapping[int, Use]  # by the identity of the memory
+Uses = Mapping[int, MemoryUse]  # by the identity of the memory
 
 
 def uses_of(bound: Bound) -> Uses:
     """Return what a dispatch binds, by memory."""
     _, _, regions = bound.keep
     access = [a for _, a in bound.dispatch.bindings] + ["r"] * bool(bound.dispatch.scalars)
-    found: dict[int, Use] = {}
+    found: dict[int, MemoryUse] = {}
     for region, a in zip(regions, access, strict=True):
         key = id(region.memory)
-        found[key] = Use(a == "w" or (key in found and found[key].written), region)
+        found[key] = MemoryUse(a == "w" or (key in found and found[key].written), region)
     return found
 
 

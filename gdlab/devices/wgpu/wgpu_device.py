@@ -432,7 +432,8 @@ class Gpu:
     def poll(self, submission: int | None = None) -> None:
         """Fire callbacks and free finished work; with a submission, sleep until it has run."""
         if submission is None:
-            if self.raw.DevicePoll(self.d, False, self.null):  # nothing is under way
+            # of the answer (nothing is under way) only the lowest byte is written: a bool of Rust, read as uint32
+            if self.raw.DevicePoll(self.d, False, self.null) & 0xFF:
                 self.ended = self.submitted
             return
         self.raw.DevicePoll(self.d, True, self.ffi.new("WGPUSubmissionIndex *", submission))
