@@ -67,15 +67,25 @@ class Counts:
         self.waits += 1
 
 
-def test_everybody_makes_as_many_steps_both_ways() -> None:
-    runners = {"gdlab cpu": Counts(), "other": Counts()}
+class CountsAtOnce(Counts):
+    """A contestant that also makes many steps in one call."""
+
+    def step_many(self, count: int) -> None:
+        self.steps += count
+
+
+def test_everybody_makes_as_many_steps_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "WARM_SECONDS", 0.0)
+    runners = {"gdlab cpu": CountsAtOnce(), "other": Counts()}
     found = peers.race(runners, rounds=2, seconds=1.0)
-    for runner in runners.values():
-        assert runner.steps == 1 + 2 * 2 * 200 and runner.waits == 1 + 2 * (200 + 1)
-    assert all(0 < queued < 1e-3 and 0 < waited < 1e-3 for waited, queued in found.values())
+    for runner, ways in zip(runners.values(), (3, 2), strict=True):
+        assert runner.steps == 1 + ways * 2 * 200 and runner.waits == 1 + 2 * (200 + ways - 1)
+    assert [len(times) for times in found.values()] == [3, 2]
+    assert all(0 < time < 1e-3 for times in found.values() for time in times)
     others = {"x": (4.0, 2.0), "y": (5.0, 1.0)}
     found = {"gdlab cpu": (2.0, 1.0), "wgpu (hardware)": (3.0, 0.5), **others}
     assert peers.ratio(found) == "0.50 / 0.50 (x / y)"
+    assert peers.ratio(found | {"wgpu (hardware)": (3.0, 0.5, 0.25)}) == "0.50 / 0.25 (x / y)"
     assert peers.ratio({"gdlab cpu": (2.0, 1.0)}) == "–"
 
 

@@ -242,7 +242,7 @@ class WgpuProgram(Program):
         series, first = self._series_of(tuple(fed), len(calls), _upload_bytes(calls[0])), self.counters.forwards + 1
         series.write(where, calls)
         self.queue.scalars_are(None)  # theirs lie elsewhere
-        items: list[Item] = [series.recorded([call.whole for call in calls]), *series.copies_home(len(calls))]
+        items: list[Item] = [*series.recorded([call.whole for call in calls]), *series.copies_home(len(calls))]
         if series.losses is None:
             return self.queue.submit(where, items, Fence(self.gpu))
         readback = self.queue.readback(len(calls) * series.loss_stride)

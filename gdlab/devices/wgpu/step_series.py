@@ -2,13 +2,14 @@
 
 A copy between two steps ends the compute pass, and the next pass takes the driver of an NVIDIA H200 15 µs (2026-11-24).
 So the dispatches that touch numbers, inputs or the loss are bound once more for each step, and nothing is copied before
-the last step has run.
+the last step has run. Long steps have a pass each all the same: in one pass the memory of every step but the first has
+been used, and wgpu would wait before each dispatch (`transitions.py`).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ from gdlab.devices.wgpu.wgpu_queue import WgpuRecorded
 if TYPE_CHECKING:
     from gdlab.devices.wgpu.plan_replay import WgpuProgram
 
+SHORT = 48  # dispatches of a step that shares its pass with others
 PATTERNS = 8  # of steps with and without an update, whose lists are kept
 
 
@@ -66,21 +68,27 @@ class StepSeries:
         group = self.program.gpu.group("steps", pipeline, regions)
         return Bound(dispatch, (pipeline.raw, group._internal, *bound.run[2:]), (pipeline, group, tuple(regions)))
 
-    def recorded(self, wholes: Sequence[bool]) -> WgpuRecorded | RecordedPart:
-        """Return the dispatches of a step for each entry, which says whether it updates."""
-        if all(wholes):
-            each = len(self.launches) + len(self.update_launches)
-            return RecordedPart(self._list((True,) * self.most), 0, len(wholes) * each)
-        return self._list(tuple(wholes))
+    def recorded(self, wholes: Sequence[bool]) -> list[RecordedPart]:
+        """Return the dispatches of a step for each entry, which says whether it updates: short steps in one pass."""
+        wholes = tuple(wholes)
+        steps = self._list((True,) * self.most if all(wholes) else wholes)
+        forward, early, update = len(self.launches), self.program.update.early, len(self.update_launches)
+        ends = [0, *itertools.accumulate(forward + (update if whole else early) for whole in wholes)]
+        if ends[1] <= SHORT:
+            return [RecordedPart(steps, 0, ends[-1])]
+        return [RecordedPart(steps, start, stop) for start, stop in itertools.pairwise(ends)]
+
+    def _dispatches(self, k: int, whole: bool) -> list[Bound]:
+        forward, update = self._steps[k]
+        return forward + (update if whole else update[: self.program.update.early])
 
     def _list(self, wholes: tuple[bool, ...]) -> WgpuRecorded:
         held = self._lists.get(wholes)
         if held is None:
             if len(self._lists) == PATTERNS:
                 self._lists.clear()
-            early, steps = self.program.update.early, zip(self._steps, wholes, strict=False)
-            parts = ((*forward, *(update if whole else update[:early])) for (forward, update), whole in steps)
-            held = self._lists[wholes] = self.program.queue.recorded(list(chain.from_iterable(parts)))
+            bounds = [bound for k, whole in enumerate(wholes) for bound in self._dispatches(k, whole)]
+            held = self._lists[wholes] = self.program.queue.recorded(bounds)
         return held
 
     # data -------------------------------------------------------------------------------------------------------------
