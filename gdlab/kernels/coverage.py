@@ -149,7 +149,8 @@ def _matmul(d: Dispatch) -> Coverage:
         rows, wide, parts, steps = d.params
         loop = Loop("k", p.k, steps, side=parts)
         return Coverage("result", (1, p.m, p.n), (rows, 4 * wide), 1, 1, (rows, 4), loop, reads)
-    return Coverage("result", (1, p.m, p.n), (16, 16), 1, 1, (4, 4), Loop("k", p.k, 4, side=16), reads)
+    rows, columns, parts = d.params
+    return Coverage("result", (1, p.m, p.n), (rows, columns), 1, 1, (4, 4), Loop("k", p.k, 4, side=parts), reads)
 
 
 def _reduce(d: Dispatch) -> Coverage:

@@ -120,9 +120,10 @@ def _registers(d: Dispatch, p: Matmul) -> Iterator[str]:
 
 
 def _k_parallel(d: Dispatch, p: Matmul) -> Iterator[str]:
+    rows, columns, parts = d.params
     yield (
-        f"16 × 16 tiles, K in 16 parts side by side: of every 64 steps each part takes four. In a part 16 invocations "
-        f"compute 4 × 4 results each, so each value that one loads {_uses(p, 4, 4)}; "
+        f"{rows} × {columns} tiles, K in {parts} parts side by side: of every {4 * parts} steps each part takes four. "
+        f"In a part {rows} invocations compute 4 × 4 results each, so each value that one loads {_uses(p, 4, 4)}; "
         "the parts meet in workgroup memory."
     )
 

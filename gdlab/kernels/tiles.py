@@ -311,35 +311,37 @@ def _begin_parts(
 
 
 def k_groups(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
-    """Write 16 x 16 tiles, a group each, with 16 parts of K added in workgroup memory: small results on hardware."""
+    """Write tiles of few rows and 16 columns, a group each, whose parts of K are added in workgroup memory: small
+    results on hardware."""
     p, node = product.p, product.node
+    rows, _, parts = params
     across = -(-p.n // 16)
     tile = Tile(product, 4, 1, guard=True)
-    of = f"a 16 x 16 tile of the {p.m} x {p.n} result"
-    _begin_parts(text, product, of, ["parts: array<vec4<f32>, 1024>"], 16, 16, 4)
+    of = f"a {rows} x 16 tile of the {p.m} x {p.n} result"
+    _begin_parts(text, product, of, [f"parts: array<vec4<f32>, {4 * rows * parts}>"], parts, rows, 4)
     with text.working(WHERE):
-        text.add(f"    let tile = {FLAT};\n    let part = lane / 16u;\n    let cell = lane % 16u;", node)
-        text.add(f"    let row = tile / {across}u * 16u + cell / 4u * 4u;", node)
+        text.add(f"    let tile = {FLAT};\n    let part = lane / {rows}u;\n    let cell = lane % {rows}u;", node)
+        text.add(f"    let row = tile / {across}u * {rows}u + cell / 4u * 4u;", node)
         text.add(f"    let column = tile % {across}u * 16u + cell % 4u * 4u;", node)
     tile.origins(text)
     tile.sums(text)
     with text.working(LOOP):
-        text.add(f"    for (var k = part * 4u; k < {p.k}u; k += 64u) {{", node)
+        text.add(f"    for (var k = part * 4u; k < {p.k}u; k += {4 * parts}u) {{", node)
     tile.steps(text, "        ")
     text.add("    }", node)
     with text.working(MEET):
         for r in range(4):
-            text.add(f"    parts[part * 64u + cell * 4u + {r}u] = c{r}_0;", node)
+            text.add(f"    parts[part * {4 * rows}u + cell * 4u + {r}u] = c{r}_0;", node)
         text.add("    workgroupBarrier();", node)
         text.add(
-            f"    if (lane >= 64u || tile >= {-(-p.m // 16) * across}u) {{\n        return;\n    }}\n"
-            "    var sum = vec4<f32>();\n"
-            "    for (var other = 0u; other < 16u; other++) {\n        sum += parts[other * 64u + lane];\n    }",
+            f"    if (lane >= {4 * rows}u || tile >= {-(-p.m // rows) * across}u) {{\n        return;\n    }}\n"
+            f"    var sum = vec4<f32>();\n    for (var other = 0u; other < {parts}u; other++) {{\n"
+            f"        sum += parts[other * {4 * rows}u + lane];\n    }}",
             node,
         )
     with text.working(STORE):
         text.add(
-            f"    let m = tile / {across}u * 16u + lane / 16u * 4u + lane % 4u;\n"
+            f"    let m = tile / {across}u * {rows}u + lane / 16u * 4u + lane % 4u;\n"
             f"    let n = tile % {across}u * 16u + lane / 4u % 4u * 4u;",
             node,
         )

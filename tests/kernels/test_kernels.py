@@ -129,14 +129,28 @@ def test_shared_tiles_of_every_size(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_few_sums_over_many_steps_are_split() -> None:
-    """64 K-parallel groups alone would walk 2,048 steps each: tiles of an eighth, added by a second dispatch."""
+    """K-parallel groups alone would walk 4,096 steps each: tiles of a sixteenth, added by a second dispatch."""
     needs("wgpu")
     found = device("wgpu")
     target = Target("wgpu", "hardware", found.target.limits)
-    for k, variant in ((2048, "tile 32x32x16 inside 2 split 8"), (1024, "k-parallel 16x16")):
+    for k, variant in ((4096, "tile 32x32x16 inside 2 split 16"), (2048, "k-parallel 4x16")):
         build = lambda k=k: ops.matmul_bt(ops.input("a", (33, k)), ops.input("b", (40, k))) * 0.25  # noqa: E731
         plan = check((found, target), graph_of(build))
         assert plan.dispatches[0].variant == variant
+
+
+@pytest.mark.parametrize("name", ["matmul", "matmul_at", "matmul_bt"])
+def test_small_results_have_more_groups_with_fewer_rows(name: str) -> None:
+    """Tiles of 4, 8 and 16 rows, with and without tails of rows, columns and K."""
+    needs("wgpu")
+    found = device("wgpu")
+    target = Target("wgpu", "hardware", found.target.limits)
+    sizes = [(17, 20, 131, 4), (33, 250, 1027, 4), (100, 100, 130, 8), (64, 256, 256, 8), (64, 256, 40, 16)]
+    for m, n, k, rows in (*sizes, (250, 250, 130, 16), (9, 16, 128, 4)):
+        a, b = (k, m) if name == "matmul_at" else (m, k), (n, k) if name == "matmul_bt" else (k, n)
+        build = lambda a=a, b=b: ops.tanh(getattr(ops, name)(ops.input("a", a), ops.input("b", b)) * 0.25)  # noqa: E731
+        plan = check((found, target), graph_of(build))
+        assert [d.variant for d in plan.dispatches] == [f"k-parallel {rows}x16"]
 
 
 @pytest.mark.parametrize("name", ["matmul", "matmul_bt"])
@@ -331,7 +345,7 @@ def test_a_dual_product_that_does_not_fit_its_dispatch_is_refused() -> None:
     (d,) = plan.dispatches
     assert d.matmul is not None and d.matmul.dual is not None and from_json(to_json(plan)) == plan
     wrong = [
-        replace(d, variant="k-parallel 16x16"),
+        replace(d, variant="k-parallel 4x16"),
         replace(d, operands=d.operands[:3]),
         replace(d, matmul=replace(d.matmul, dual=None)),
         replace(d, operands=(*d.operands[:3], replace(d.operands[3], dtype=DType.f16), *d.operands[4:])),
@@ -348,7 +362,7 @@ def test_a_norm_inside_a_product_that_cannot_have_one_is_refused() -> None:
     wrong = [
         replace(d, matmul=replace(d.matmul, norm=replace(d.matmul.norm, eps=0.0))),
         replace(d, matmul=replace(d.matmul, norm=replace(d.matmul.norm, eps=float("nan")))),
-        replace(d, variant="k-parallel 16x16"),
+        replace(d, variant="k-parallel 4x16"),
         replace(d, operands=d.operands[:2]),
     ]
     for bad in wrong:
