@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 # One thread of a software driver: a small dispatch costs a tenth. Before anything asks for an adapter. Kernels get all.
-if not {"generate", "kernels", "peers"} & set(sys.argv):
+if not {"generate", "groups", "kernels", "peers"} & set(sys.argv):
     os.environ.setdefault("LP_NUM_THREADS", "0")
 
 PAGE = Path(__file__).parents[1] / "docs" / "figures.md"
 BEGIN, END = "<!-- benchmarks: made by `python -m benchmarks --docs` -->", "<!-- end of benchmarks -->"
 
 # Modules; `--only` chooses among the latter.
-TABLES, CHOSEN = ("compiled", "distributed", "eager", "record"), ("generate", "kernels", "peers")
+TABLES, CHOSEN = ("compiled", "distributed", "eager", "record"), ("generate", "groups", "kernels", "peers")
 
 
 def main() -> int:
@@ -32,7 +32,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.what != "all":
         print_table = importlib.import_module(f"benchmarks.{options.what}").print_table
-        arguments = {"generate": (options.large, options.only), "kernels": (options.only,), "peers": (options.only,)}
+        arguments = dict.fromkeys(CHOSEN, (options.only,)) | {"generate": (options.large, options.only)}
         print_table(*arguments.get(options.what, ()))
         return 0
     start = time.perf_counter()
