@@ -53,7 +53,7 @@ class WgpuRecorded(Recorded):
 
     def __init__(self, gpu: Gpu, bounds: Sequence[Bound]) -> None:
         self.bounds, self.whole = tuple(bounds), False
-        uses = [uses_of(bound) for bound in bounds] if gpu.names_reads else []
+        uses = [uses_of(bound) for bound in bounds] if gpu.names_reads and len(bounds) > 1 else []
         groups = group_starts(uses)
         ahead, self.ends = read_ahead(uses, groups), _part_ends(len(self.bounds), groups)
         rows, self.starts, self.keep = list[Row](), list[int](), list[Any]()
