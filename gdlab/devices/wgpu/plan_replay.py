@@ -222,8 +222,9 @@ class WgpuProgram(Program):
         return max(1, most)
 
     def step_many(self, calls: Sequence[StepCall], landing: Readback | None = None) -> None:
-        fed = [buffer for buffer, _ in calls[0].uploads]
-        alike = all([buffer for buffer, _ in call.uploads] == fed for call in calls)
+        first_fed, *others = ([buffer for buffer, _ in call.uploads] for call in calls)
+        fed = others[-1] if others else first_fed
+        alike = first_fed in (fed, []) and all(other == fed for other in others)
         few = len(calls) <= self.steps_at_once(max((_upload_bytes(call) for call in calls), default=0))
         if not few or (landing is None and not (alike and len(calls) > 1)):
             return super().step_many(calls, landing)
@@ -239,10 +240,12 @@ class WgpuProgram(Program):
 
     def _step_series(self, where: str, calls: Sequence[StepCall], fed: Sequence[int]) -> None:
         """Make steps that nobody looks between in one pass."""
-        series, first = self._series_of(tuple(fed), len(calls), _upload_bytes(calls[0])), self.counters.forwards + 1
-        series.write(where, calls)
+        series, first = self._series_of(tuple(fed), len(calls), _upload_bytes(calls[-1])), self.counters.forwards + 1
+        before = series.write(where, calls)
         self.queue.scalars_are(None)  # theirs lie elsewhere
-        items: list[Item] = [*series.recorded([call.whole for call in calls]), *series.copies_home(len(calls))]
+        items: list[Item] = [
+            *before, *series.recorded([call.whole for call in calls]), *series.copies_home(len(calls))
+        ]  # fmt: skip
         if series.losses is None:
             return self.queue.submit(where, items, Fence(self.gpu))
         readback = self.queue.readback(len(calls) * series.loss_stride)

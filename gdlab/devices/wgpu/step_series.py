@@ -9,7 +9,7 @@ been used, and wgpu would wait before each dispatch (`transitions.py`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,8 +27,8 @@ PATTERNS = 8  # of steps with and without an update, whose lists are kept
 
 
 class StepSeries:
-    """Up to `most` steps of a program, whose inputs `fed` are written for each; `losses`: the memory of their losses,
-    `loss_stride` bytes apart."""
+    """Up to `most` steps of a program, whose inputs `fed` are written for each (but perhaps the first). `losses`: the
+    memory of their losses, `loss_stride` bytes apart."""
 
     def __init__(self, program: WgpuProgram, fed: Sequence[int], most: int) -> None:
         self.program, self.fed, self.most = program, tuple(fed), most
@@ -92,22 +92,30 @@ class StepSeries:
         return held
 
     # data -------------------------------------------------------------------------------------------------------------
-    def write(self, where: str, calls: Sequence[StepCall]) -> None:
-        """Write the numbers and inputs of each step."""
+    def write(self, where: str, calls: Sequence[StepCall]) -> list[Copy]:
+        """Write the numbers and inputs of each step. Return the copies to make first: of what the first step reads,
+        where nothing is written for it."""
         queue = self.program.queue
         if calls[0].scalars is not None:
             queue.put(where, self.numbers, _rows([call.scalars for call in calls], self.number_stride))
+        written = [call for call in calls if call.uploads]
+        before = len(calls) - len(written) if self.fed else 0  # the first, or none
         for at, buffer in enumerate(self.fed):
-            arrays = [call.uploads[at][1] for call in calls]
-            queue.put(where, self.rings[buffer], _rows(arrays, self.strides[buffer]))
+            arrays, stride = [call.uploads[at][1] for call in written], self.strides[buffer]
+            queue.put(where, self.rings[buffer], _rows(arrays, stride), before * stride)
             for data in arrays:
                 queue.counters.uploaded(data.nbytes)
+        return [self._copy(buffer, 0, home=False) for buffer in self.fed[: before * len(self.fed)]]
 
-    def copies_home(self, count: int) -> Iterator[Copy]:
-        """Yield the copies of what the last of `count` steps has read and written to where single steps have it."""
-        for buffer, ring in self.rings.items():
-            nbytes = self.program.places[buffer].bound
-            yield Copy(ring, (count - 1) * self.strides[buffer], self.program._memory_of(buffer), 0, nbytes, False)
+    def copies_home(self, count: int) -> list[Copy]:
+        """Return the copies of what the last of `count` steps has read and written to where single steps have it."""
+        return [self._copy(buffer, count - 1, home=True) for buffer in self.rings]
+
+    def _copy(self, buffer: int, k: int, home: bool) -> Copy:
+        """Return the copy of a buffer between its place for step `k` and that of single steps."""
+        ring, place, at = self.rings[buffer], self.program._memory_of(buffer), k * self.strides[buffer]
+        nbytes = self.program.places[buffer].bound
+        return Copy(ring, at, place, 0, nbytes, False) if home else Copy(place, 0, ring, at, nbytes, False)
 
 
 def _rows(arrays: Sequence[Array | None], stride: int) -> Array:
