@@ -36,9 +36,14 @@ feed.__module__ = "__main__"  # as in a notebook: it is sent by value
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Cluster]:
+    """Two engines with as many BLAS threads as this process: on some processors (an EPYC without AVX-512) the threads of
+    OpenBLAS change the bits of a product."""
     needs("mpi")
-    with cluster(2, engines="local") as made:
-        yield made
+    threads = os.environ.get("OPENBLAS_NUM_THREADS") or str(os.cpu_count())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENBLAS_NUM_THREADS", threads)
+        with cluster(2, engines="local") as made:
+            yield made
 
 
 def wait(done: Any, seconds: float = 60) -> None:
