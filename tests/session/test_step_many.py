@@ -219,7 +219,7 @@ def test_steps_of_one_call_share_one_pass(adapter: str, monkeypatch: pytest.Monk
 
 
 def test_steps_of_one_call_follow_a_changed_update_and_memory(adapter: str) -> None:
-    """What is bound for the steps of one call is bound anew where the update or a memory has changed."""
+    """The dispatches of the steps of one call are bound anew where the update or a memory has changed."""
     with training(adapter, "sgd") as one, training(adapter, "sgd") as many:
         for session in (one, many):
             for name, data in batches(1)[0].items():
