@@ -25,7 +25,7 @@ __all__ = [
 MEASURE = "python -m gdlab bench --calibrate"  # the command that measures the device that "auto" chooses
 MOST_BYTES = 64 << 10  # of the file: about 300 machines
 MOST_MACHINES, MOST_LETTERS = 100, 200
-SECONDS = 0.0, 10.0  # the least and the most per launch
+SECONDS = 1e-10, 10.0  # the least and the most per launch
 RATE = 1e3, 1e18  # the least and the most bytes or flops per second
 
 
@@ -57,8 +57,8 @@ class Machine:
 
 
 def _power(value: float) -> float:
-    """Return the power of √2 that is nearest; 0 for 0."""
-    return float(2.0 ** (round(2 * math.log2(value)) / 2)) if value > 0 else 0.0
+    """Return the power of √2 that is nearest to a value > 0."""
+    return float(2.0 ** (round(2 * math.log2(value)) / 2))
 
 
 def calibration_file() -> Path:
