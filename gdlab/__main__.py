@@ -34,7 +34,7 @@ from gdlab.devices.calibrate import calibrate
 from gdlab.devices.choose import DEVICES, checked_kind, device
 from gdlab.graph import Graph
 from gdlab.op import REGISTRY, Op, public_ops
-from gdlab.op.cost import Machine, calibration_file, kept_machines
+from gdlab.op.machines import Machine, calibration_file, kept_machines
 from gdlab.op.text import to_cell
 from gdlab.rewrite import RULES
 from gdlab.session.run.runner import NanWatch

@@ -18,12 +18,14 @@ from gdlab.plan.target import Target
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """The kind of a device, its adapter, and `reason`, a sentence that says why it was chosen."""
+    """The kind of a device, its adapter, and `reason`, a sentence that says why it was chosen. `automatic`: it is the
+    one that `"auto"` stands for on this machine."""
 
     kind: str
     name: str
     adapter_class: str
     reason: str
+    automatic: bool = False
 
     def __str__(self) -> str:
         return f"{self.kind}, {self.name}" + (f" ({self.adapter_class} adapter)" if self.kind == "wgpu" else "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.devices.base import Device
 
@@ -40,13 +42,16 @@ def _best() -> Device:
 
     try:
         found = adapters()
-    except SessionError as error:  # after a fork
+    except SessionError as error:  # after a fork: not what "auto" stands for elsewhere
         return _cpu(f"wgpu: {error.given}")
     if any(a.adapter_class == "hardware" for a in found):
-        return _wgpu("a hardware adapter answers")
-    if not found:
-        return _cpu("no adapter answers")
-    return _cpu(f"the only adapter, {found[0].name}, is a software one, and NumPy is faster than that")
+        best = _wgpu("a hardware adapter answers")
+    elif not found:
+        best = _cpu("no adapter answers")
+    else:
+        best = _cpu(f"the only adapter, {found[0].name}, is a software one, and NumPy is faster than that")
+    best.info = replace(best.info, automatic=True)
+    return best
 
 
 def _cpu(reason: str) -> Device:

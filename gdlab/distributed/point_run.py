@@ -177,4 +177,5 @@ def _line(error: BaseException) -> str:
 
 
 def _key(options: Mapping[str, Any], compile: CompileOptions) -> tuple[object, ...]:
-    return tuple(sorted((name, tuple(value)) for name, value in options.items())), compile
+    plain = {name: tuple(value) if isinstance(value, (list, tuple)) else value for name, value in options.items()}
+    return tuple((name, plain[name]) for name in sorted(plain)), compile

@@ -13,6 +13,7 @@ import numpy as np
 from gdlab.base.errors import ArgumentError, unknown_name
 from gdlab.base.words import sig, whole
 from gdlab.op import Safety
+from gdlab.op.cost import Roofline
 from gdlab.plan.target import CompileOptions
 from gdlab.rewrite import RULES
 
@@ -76,6 +77,8 @@ def value_text(value: Any) -> str:
             return sig(value)
         case str():
             return value
+        case Roofline():
+            return value.__name__
         case list() | tuple():
             return ", ".join(map(value_text, value)) or "none"
     return type(value).__name__

@@ -93,7 +93,8 @@ class MagicFamily(Magics):
             "only": checked_rules("--only", args.only),
             "enable": checked_rules("--enable", args.enable),
         }
-        return found if args.allow is None else found | {"allow": args.allow}
+        given = {"allow": args.allow, "cost": args.cost}
+        return found | {name: value for name, value in given.items() if value is not None}
 
     # showing
     def prepare(self, study: Study, args: Namespace, steps: int | None) -> None:

@@ -67,7 +67,7 @@ def _around(document: Document, text: str) -> tuple[int, int]:
 
 
 _LOOK = ("overlay", "engine", "depth", "around")
-_MADE = ("train", "egraph", "no", "only", "enable", "allow", "device")  # of a graph that becomes a study
+_MADE = ("train", "egraph", "no", "only", "enable", "allow", "cost", "device")  # of a graph that becomes a study
 _RUN = ("feed", "sgd", "adam", "init", "until")
 _OPTIONS = (
     "show", "static", "height", "quiet", "save", "diff", "values", "plan", "run", "dims", "like", *_LOOK, *_MADE, *_RUN

@@ -19,6 +19,7 @@ from gdlab.base.errors import ArgumentError
 from gdlab.base.words import nearest
 from gdlab.devices.choose import DEVICES, checked_kind
 from gdlab.op import Safety
+from gdlab.op.cost import COST_NAMES
 from gdlab.rewrite import RULES
 from gdlab.study.model_files import parse_dims
 from gdlab.view.document.layouts import ENGINES
@@ -147,6 +148,7 @@ rule_options = _all(
     argument("--only", metavar="RULE", action="append", help="use only these rules, repeatable"),
     argument("--enable", metavar="RULE", action="append", help="use a rule that is off by default, repeatable"),
     argument("--allow", choices=get_args(Safety), help="the boldest rules that may be used (rounding)"),
+    argument("--cost", choices=COST_NAMES, help="what is made least (roofline); device: as measured on it"),
 )
 look_options = _all(
     argument("--engine", metavar="E", choices=ENGINES, help=f"layout: {' '.join(ENGINES)}"),

@@ -142,7 +142,7 @@ class ShowMagics(MagicFamily):
             study = self.guard(lambda: Study(thing, name=args.name, **options))
         elif isinstance(thing, Study):
             study = thing
-            fixed = ("train", "egraph", "no", "only", "enable", "allow", "device")
+            fixed = ("train", "egraph", "no", "only", "enable", "allow", "cost", "device")
             if given := [f"--{o}" for o in fixed if getattr(args, o) and not live]:
                 wanted = "a %%graph cell or a Graph: a study has its own"
                 raise UsageError(f"%graph {args.name}: given {given[0]}, wanted {wanted}")

@@ -1,32 +1,28 @@
 """Price a node: floating point operations, bytes moved, and seconds on a nominal or measured machine (a roofline).
 
 The nominal roofline is equal everywhere: 3 µs per launch + max(bytes / 1e12 per s, flops / 2e13 per s). It ranks
-rewrites; it does not predict kernel times. `roofline(device)` takes the figures that were measured on a device
-(`python -m gdlab bench --calibrate`).
+rewrites; it does not predict kernel times. `roofline(device)` takes the figures that were measured on a device, and
+`"device"` those of the machine at hand, rounded to powers of √2, so that measuring again rarely changes a graph.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
-from gdlab.base import words
 from gdlab.base.errors import OptimizeError, unknown_name
 from gdlab.base.types import TensorType
 from gdlab.graph import Attrs, Graph, Node
 from gdlab.op import REGISTRY, Alias, Contraction, Fill, Leaf, Op, Reduction, Shader
+from gdlab.op.machines import MEASURE, Machine, automatic_machine, kept_machine
 
 __all__ = [
-    "COST_MODELS", "CostModel", "Machine", "Roofline", "ast_size", "bytes_moved", "calibration_file",
-    "contraction_flops", "cost_model", "flops", "keep_machine", "kept_machine", "kept_machines", "priced", "roofline",
-    "seconds",
+    "COST_NAMES", "DEVICE", "Cost", "CostModel", "Roofline", "ast_size", "bytes_moved", "contraction_flops",
+    "cost_model", "flops", "priced", "roofline", "seconds",
 ]  # fmt: skip
 
 
@@ -53,25 +49,6 @@ def seconds(node: Node, graph: Graph) -> float:
 def contraction_flops(op: str, attrs: Attrs, type: TensorType, operands: Types) -> int:
     """Return the part of the flops that products make: what the optimizer never lets grow."""
     return _work(op, attrs, type, operands)[1]
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """The figures of a roofline: seconds per launch, bytes and flops per second; the name says whose."""
-
-    launch_seconds: float = 3e-6
-    bytes_per_second: float = 1e12
-    flops_per_second: float = 2e13
-    name: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.name or 'nominal'}: {self.figures}"
-
-    @property
-    def figures(self) -> str:
-        """`3 µs per launch, 1 TB/s, 20 TFLOP/s`."""
-        rates = f"{words.nbytes(self.bytes_per_second)}/s, {words.flops(self.flops_per_second)}/s"
-        return f"{words.duration(self.launch_seconds)} per launch, {rates}"
 
 
 @dataclass(frozen=True)
@@ -113,51 +90,6 @@ class Roofline:
 roofline = Roofline()
 
 
-# measured machines ----------------------------------------------------------------------------------------------------
-def calibration_file() -> Path:
-    """Return the file of measured figures: `gdlab/` in the user's cache folder (`XDG_CACHE_HOME`, else `~/.cache`)."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdlab" / "calibration.json"
-
-
-def keep_machine(machine: Machine) -> Path:
-    """Write a machine's figures down under its name; the others in the file stay. The answer is the file."""
-    file = calibration_file()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    known = {m.name: m for m in kept_machines()} | {machine.name: machine}
-    text = json.dumps([asdict(m) for _, m in sorted(known.items())], indent=1)
-    part = file.with_suffix(f".{os.getpid()}")
-    part.write_text(text + "\n", "utf-8")
-    part.replace(file)  # whole or not at all, whoever else writes
-    return file
-
-
-def kept_machine(device: Any) -> Machine:
-    """Return the figures of a device (a Device, its `info`, or the beginning of its name such as "cpu")."""
-    info = getattr(device, "info", device)
-    wanted = info if isinstance(info, str) else f"{getattr(info, 'kind', '')}, {getattr(info, 'name', '')}"
-    by_kind = f"{info}, " if isinstance(info, str) else wanted
-    found = [m for m in kept_machines() if m.name == wanted or m.name.startswith(by_kind)]
-    if not found:
-        given = wanted if isinstance(info, str) or hasattr(info, "kind") else device
-        raise OptimizeError("roofline", "device", repr(given),
-                            "one that `python -m gdlab bench --calibrate` has measured")  # fmt: skip
-    return found[0]
-
-
-def kept_machines() -> list[Machine]:
-    """Return all machines that were measured here, by name; none where the file is missing or not ours."""
-    try:
-        records = json.loads(calibration_file().read_text("utf-8"))
-        found = [Machine(**record) for record in records]
-    except (OSError, ValueError, TypeError):
-        return []
-    return [m for m in found if _is_price(m.launch_seconds) and _is_rate(m.bytes_per_second, m.flops_per_second)]
-
-
-def _is_rate(*values: Any) -> bool:
-    return all(_is_price(v) and v > 0 for v in values)
-
-
 def ast_size(op: str, attrs: Attrs, type: TensorType, operands: Types) -> float:
     """Price an op at 10, a fused one at 9, and leaves, fills and aliases at 0."""
     record = REGISTRY.get(op)
@@ -183,18 +115,28 @@ def priced(model: str) -> str:
     return f"as {model} counts" if model else "modelled"
 
 
-COST_MODELS: dict[str, Cost] = {"roofline": roofline, "ast_size": ast_size}
+_MODELS: dict[str, Cost] = {"roofline": roofline, "ast_size": ast_size}
+DEVICE = "device"  # the name that stands for the roofline of the machine at hand
+COST_NAMES = (*_MODELS, DEVICE)
 
 
 def cost_model(cost: str | Cost) -> CostModel:
-    """Return the model that a name or a function stands for; a function must answer a finite number ≥ 0."""
+    """Return the model that a name or a function stands for; a function must answer a finite number ≥ 0. `"device"` is
+    the roofline of the device that `device="auto"` chooses, by its kept figures; where there are none,
+    `OptimizeError`."""
+    if isinstance(cost, str) and cost == DEVICE:
+        machine = automatic_machine()
+        if machine is None:
+            wanted = f"figures of this machine: `{MEASURE}` measures them, as a session on a device does by itself"
+            raise OptimizeError("optimize", "cost", "'device', of which nothing is kept here", wanted)
+        cost = Roofline(machine.rounded)
     if isinstance(cost, Roofline):
         return CostModel(cost.__name__, cost)
     if callable(cost):
         return CostModel(getattr(cost, "__name__", "cost"), _checked(cost))
-    if not isinstance(cost, str) or cost not in COST_MODELS:
-        raise unknown_name("optimize", "cost", str(cost), COST_MODELS)
-    return CostModel(cost, COST_MODELS[cost])
+    if not isinstance(cost, str) or cost not in _MODELS:
+        raise unknown_name("optimize", "cost", str(cost), COST_NAMES)
+    return CostModel(cost, _MODELS[cost])
 
 
 def _checked(cost: Cost) -> Cost:

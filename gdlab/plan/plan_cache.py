@@ -20,6 +20,7 @@ from typing import Any
 
 from gdlab.base.errors import GdlabError
 from gdlab.graph import Graph
+from gdlab.op.cost import Roofline
 from gdlab.plan.codec import plan_of, to_json
 from gdlab.plan.compiler import VERSION
 from gdlab.plan.records import ExecutionPlan
@@ -44,9 +45,10 @@ class Cached:
 def key_of(
     graph: Graph, mode: str, optimize: Mapping[str, Any] | None, skipped: bool, options: CompileOptions, target: Target
 ) -> str | None:
-    """Return a digest of all that a plan depends on; None where that is unknown (a cost model that is a function)."""
+    """Return a digest of all that a plan depends on, the figures of a measured machine too; None where that is unknown
+    (a cost model that is a function)."""
     given = dict(optimize or {})
-    plain = (str, int, float, bool, tuple, list, type(None), Budget)
+    plain = (str, int, float, bool, tuple, list, type(None), Budget, Roofline)
     if not all(isinstance(value, plain) for value in given.values()):
         return None
     facts = (FORMAT, VERSION, _version(), _rules(), graph.fingerprint(), mode, optimize is None, sorted(given.items()),

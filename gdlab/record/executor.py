@@ -141,7 +141,7 @@ class GraphExecutor(Closing):
         timestamps on an adapter that has them (`SessionError` for others), by the clock on cpu."""
         if getattr(session, "executor", None) is not self:
             raise ArgumentError("profile", "session", f"{session!r:.60}", "a session of this executor")
-        return session._timed("profile")
+        return session._profile()
 
     def counters(self) -> dict[str, int]:
         """Return the totals of objects made and work submitted, as a new object."""

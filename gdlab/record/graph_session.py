@@ -10,7 +10,7 @@ print(s.report, out.read())
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -28,7 +28,7 @@ from gdlab.record.compute_graph import ComputeGraph
 from gdlab.record.encoder import CommandEncoder
 from gdlab.record.list_as_graph import to_graph
 from gdlab.record.list_report import Report
-from gdlab.record.node_times import ListProfile, list_profile
+from gdlab.record.node_times import Interval, ListProfile, list_profile, span
 from gdlab.record.operation import checked_buffer, kinds_of
 from gdlab.record.ranges import GroupStats, LoggedBarrier, group_stats, predicted_device_barriers
 
@@ -328,16 +328,20 @@ class GraphSession:
     def finish_with_gpu_time(self) -> int:
         """Run the list and wait; return the nanoseconds on the device from the begin of the first dispatch to the end
         of the last, by timestamps (on cpu by the clock). `CapabilityError` where the adapter has none."""
-        return round(self._timed("finish_with_gpu_time").span * 1e9)
+        return round(span(self._timed("finish_with_gpu_time")) * 1e9)
 
-    def _timed(self, where: str) -> ListProfile:
+    def _profile(self) -> ListProfile:
+        """Run the list and wait; return the times of its nodes beside their predictions: `GraphExecutor.profile`."""
+        return list_profile(self.executor, self.graph.nodes, self._timed("profile"))
+
+    def _timed(self, where: str) -> Sequence[Interval]:
         self.encoder.check_usable(where)
         self.executor.check_timed(where, self.graph.dispatch_count())
         work, outcome, report = finishing.launch(where, self.encoder, timed=True)
         self._report = report
         done = finishing.waited(work, outcome)
         self._report = _later(report, done.timing)
-        return list_profile(self.executor, self.graph.nodes, work.times)
+        return work.times
 
     def _run(
         self, where: str, *, begin: Any = None, fuse: bool = False, reorder: bool = False, dual: bool = False

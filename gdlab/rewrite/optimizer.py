@@ -68,9 +68,10 @@ def optimize(
 
     `allow` is the boldest tag of rules used: exact < rounding < reassoc < approx. `disable`, `enable` (for rules that
     are off by default) and `only` take ids or labels of rules. `cost` names a model of `gdlab.op.cost` or is a function
-    (op, attributes, type, operand types) -> µs. With `history` the report holds the e-graph's `deltas` as well. Where
-    egglog is missing or fails, `engine="auto"` warns and goes on with the fallback engine; the other two are a choice.
-    The input graph is not changed; equal inputs give equal results.
+    (op, attributes, type, operand types) -> µs; `"device"` is the roofline of the device that `device="auto"` chooses,
+    by figures that were kept when it was measured. With `history` the report holds the e-graph's `deltas` as well.
+    Where egglog is missing or fails, `engine="auto"` warns and goes on with the fallback engine; the other two are a
+    choice. The input graph is not changed; equal inputs give equal results.
     """
     if phase not in ALL_PHASES:
         raise unknown_name("optimize", "phase", str(phase), ALL_PHASES)

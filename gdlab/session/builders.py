@@ -9,8 +9,10 @@ from typing import Any
 
 from gdlab.base.errors import ArgumentError, GraphError
 from gdlab.devices.base import Device
+from gdlab.devices.calibrate import device_roofline
 from gdlab.devices.choose import device as choose_device
 from gdlab.graph import Graph
+from gdlab.op.cost import DEVICE, Cost
 from gdlab.op.storage import check_caches
 from gdlab.plan import plan_cache
 from gdlab.plan.records import ExecutionPlan, PlanMode
@@ -95,6 +97,9 @@ def build(graph: Graph, config: SessionConfig | None = None) -> tuple[Session, O
     _check_config(config)
     _checked(graph)
     device = resolve_device(config.device)
+    if config.optimize and "cost" in config.optimize:
+        priced = {**config.optimize, "cost": cost_on(config.optimize["cost"], device)}
+        config = replace(config, optimize=priced)
     made = _from_cache(graph, config, device.target)
     other = config.share_parameters_from
     if isinstance(other, Session) and not set(made.plan.derived_params) <= set(other.loaded.plan.derived_params):
@@ -135,6 +140,12 @@ def compiled(graph: Graph, config: SessionConfig, target: Target) -> Compiled:
 def resolve_device(device: DeviceLike) -> Device:
     """Return the device that `"auto"`, `"wgpu"`, `"wgpu:1"`, `"wgpu:NAME"`, `"cpu"` or a `Device` stands for."""
     return device if isinstance(device, Device) else choose_device("auto" if device is None else device)
+
+
+def cost_on(cost: str | Cost, device: DeviceLike) -> str | Cost:
+    """Return a cost model of `optimize`; `"device"` becomes the roofline of this device, measured now if no figures are
+    kept."""
+    return device_roofline(resolve_device(device)) if isinstance(cost, str) and cost == DEVICE else cost
 
 
 def _from_cache(graph: Graph, config: SessionConfig, target: Target) -> Compiled:

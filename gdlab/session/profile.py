@@ -14,7 +14,7 @@ import numpy as np
 from gdlab.base.errors import ArgumentError
 from gdlab.base.files import write_file
 from gdlab.base.words import cell, duration, grid, plural
-from gdlab.op.cost import Machine
+from gdlab.op.machines import Machine
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session.loaded import LoadedPlan
 from gdlab.session.rehearsal import rehearsal

@@ -5,29 +5,37 @@ launch + max(bytes / bandwidth, flops / peak): the roofline of `gdlab.op.cost`, 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from gdlab.base.errors import OptimizeError
+from gdlab.base.errors import GdlabError
 from gdlab.base.words import whole
-from gdlab.op.cost import Machine, kept_machine
+from gdlab.devices.base import Device
+from gdlab.devices.calibrate import measured
+from gdlab.op.machines import MEASURE, Machine, find_machine
 from gdlab.plan.dispatch import Dispatch
 
 Bound = Literal["launch", "memory", "compute"]
 
 
-def machine_of(device: Any) -> Machine:
-    """Return the figures that were measured on a device, else the nominal ones."""
+def machine_of(device: Device) -> Machine:
+    """Return the figures of a device, measured now if none are kept; the nominal ones where it cannot be measured."""
     try:
-        return kept_machine(device)
-    except OptimizeError:
+        return measured(device)
+    except GdlabError:  # a verdict is no reason to fail
         return Machine()
+
+
+def known_machine(device: Device) -> Machine:
+    """Return the kept figures of a device, else the nominal ones: for pictures, which must not wait for a measurement.
+    """
+    return find_machine(device) or Machine()
 
 
 def machine_words(machine: Machine) -> str:
     """Name the machine in words; for nominal figures, say how to measure this machine."""
     if machine.name:
         return f"{machine.name} ({machine.figures})"
-    return f"a nominal machine ({machine.figures}): python -m gdlab bench --calibrate measures this one"
+    return f"a nominal machine ({machine.figures}): {MEASURE} measures this one"
 
 
 def predicted(machine: Machine, dispatch: Dispatch) -> float:

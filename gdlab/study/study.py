@@ -24,11 +24,13 @@ from gdlab.compiled import CompiledGraph
 from gdlab.devices.base import Device
 from gdlab.graph import Graph, Value, shown_names
 from gdlab.op import Safety
+from gdlab.op.cost import Cost
 from gdlab.plan.records import ExecutionPlan, MissedFusion
 from gdlab.plan.target import CompileOptions
 from gdlab.rewrite import OptimizeReport
 from gdlab.rewrite.explain.report import LIMITS
 from gdlab.session import DeviceLike, Pipeline, PipelineStage, Session, SessionProfile
+from gdlab.session.builders import cost_on
 from gdlab.session.run.breakpoints import Break
 from gdlab.session.run.lookout import Watched
 from gdlab.session.run.runner import Runner
@@ -59,7 +61,8 @@ class Study:
     `.debug` do the rest.
 
     `train=True`: output 0 is the loss and the training pipeline is used; else the study is for inference. `disable`,
-    `only`, `enable` and `allow` are those of `optimize`, `compile` those of its plan. `egraph`:
+    `only`, `enable`, `allow` and `cost` are those of `optimize` (`cost="device"`: as measured on this study's device,
+    now if no figures are kept), `compile` those of its plan. `egraph`:
     whether the reports tell how the e-graph grew (None: of graphs of up to 300 nodes). `source`: the text of each cell
     by its file name. `weights`: parameters that its sessions begin with. `pipeline`: one that was made from this graph
     with these options. `notes`: what was assumed when a file was opened; documents say it. The study owns its
@@ -77,6 +80,7 @@ class Study:
         only: Iterable[str] = (),
         enable: Iterable[str] = (),
         allow: Safety = "rounding",
+        cost: str | Cost = "roofline",
         compile: CompileOptions = _DEFAULT,
         egraph: bool | None = None,
         source: Mapping[str, str] | None = None,
@@ -93,7 +97,7 @@ class Study:
             frames = graph.source(loss.id)
             raise GraphError(f"graph {name}", "loss", loss.type, "shape [1]", source=frames[0] if frames else None)
         self.name, self.train, self.compile, self.egraph = name, train, compile, egraph
-        self.options = _options(disable, only, enable, allow)
+        self.options = _options(disable, only, enable, allow, cost_on(cost, device))
         self.source = dict(source or {})
         self.key = secrets.token_hex(8)
         self.step_time: StepTime | None = None  # of `measure`
@@ -305,13 +309,15 @@ class Study:
         only: Iterable[str] = (),
         enable: Iterable[str] = (),
         allow: Safety = "rounding",
+        cost: str | Cost = "roofline",
         compile: CompileOptions = _DEFAULT,
         device: DeviceLike = None,
     ) -> Study:
         """Return the same graph under other rules or compile options, or for another device, as a study of its own;
         this one shows it beside its own result. At most 6 are kept in `.variants`: the oldest goes. What was made for
         the same options before is not made again."""
-        return self.variants.add(name, _options(disable, only, enable, allow), compile, device)
+        priced = cost_on(cost, self.execution.wanted_device if device is None else device)
+        return self.variants.add(name, _options(disable, only, enable, allow, priced), compile, device)
 
     def figures(self) -> VariantFigures:
         """Return the figures of this study alone: its row of `compare`."""
@@ -473,9 +479,12 @@ def _pickles(feed: Any) -> bool:
     return True
 
 
-def _options(disable: Iterable[str], only: Iterable[str], enable: Iterable[str], allow: Safety) -> dict[str, Any]:
+def _options(
+    disable: Iterable[str], only: Iterable[str], enable: Iterable[str], allow: Safety, cost: str | Cost
+) -> dict[str, Any]:
     """Return these as arguments of `optimize`; a text is one name."""
     named = {"disable": disable, "only": only, "enable": enable}
     options: dict[str, Any] = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in named.items()}
-    return {**options, "allow": allow}
+    usual = isinstance(cost, str) and cost == "roofline"
+    return {**options, "allow": allow} | ({} if usual else {"cost": cost})
 

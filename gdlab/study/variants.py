@@ -16,6 +16,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError
 from gdlab.base.words import grid, nbytes, sig, whole
+from gdlab.op.cost import cost_model, priced
 from gdlab.plan.target import CompileOptions
 from gdlab.plan.update import Recipe
 from gdlab.rewrite import RULES
@@ -180,10 +181,12 @@ def _step_seconds(session: Session) -> float:
 
 
 def _name(options: Mapping[str, Any], compile: CompileOptions, device: DeviceLike) -> str:
-    """Describe the difference: `no Silu+Mul→SwiGLU`, `only F`, `allow approx`, `no fusion; serial`, `cpu`."""
+    """Describe the difference: `no Silu+Mul→SwiGLU`, `only F`, `allow approx`, `no fusion; serial`, `cpu`,
+    `costs as ast_size counts`."""
     words = {"disable": "no", "only": "only", "enable": "enable"}
     parts = [f"{word} {', '.join(options[key])}" for key, word in words.items() if options[key]]
     parts += [f"allow {options['allow']}"] if options["allow"] != "rounding" else []
+    parts += [f"costs {priced(cost_model(options['cost']).name)}"] if "cost" in options else []
     switched = {"no fusion": not compile.fuse_dispatches, "no aliasing": not compile.alias, "serial": compile.serial,
                 "reordered": compile.reorder}  # fmt: skip
     parts += [word for word, on in switched.items() if on]

@@ -312,6 +312,7 @@ def test_an_unfused_plan_and_a_fused_one_agree() -> None:
 def test_devices_are_chosen_by_name_and_say_why() -> None:
     cpu = device("cpu")
     assert cpu.info.kind == "cpu" and cpu.info.reason == "asked for by name" and device(cpu) is cpu
+    assert not cpu.info.automatic
     assert cpu.target.limits.binding_bytes == memory_bytes() > 1 << 28
     with pytest.raises(ArgumentError, match="device: kind: given 'tpu', wanted .* or a Device"):
         device("tpu")  # type: ignore[arg-type]
@@ -329,7 +330,7 @@ def test_auto_prefers_hardware_then_cpu(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(wgpu, "open", opened)
     answer()
-    assert device().info.reason == "no adapter answers"
+    assert device().info.reason == "no adapter answers" and device().info.automatic
     answer("software")
     assert device().info.kind == "cpu"
     assert device().info.reason == "the only adapter, a software one, is a software one, and NumPy is faster than that"

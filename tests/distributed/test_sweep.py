@@ -14,6 +14,8 @@ from documents import checked
 
 import gdlab as gd
 from gdlab.distributed.sweep import Sweep, made_sweep, sweep_of
+from gdlab.op.cost import Roofline
+from gdlab.op.machines import Machine
 from gdlab.study.study import Study
 from gdlab.view.document.document import load_doc
 from gdlab.view.document.sweeps import plotted_range
@@ -187,6 +189,16 @@ def test_a_folder_keeps_finished_points(study: Study, tmp_path: Path) -> None:
     told = " ".join(event.text for event in third.events)
     assert "digest" in told and "another point" in told
     again.close()
+
+
+def test_points_belong_to_the_costs_that_their_graph_was_optimized_for(tmp_path: Path) -> None:
+    """A point in a folder is found again for the same figures of a machine alone."""
+    for machine, wanted in (("a", "here"), ("a", "file"), ("b", "here")):
+        cost = Roofline(Machine(1e-6 * ord(machine), 1e10, 1e11, "cpu, a"))
+        study = Study(networks.mlp(), train=True, device="cpu", name="mlp", cost=cost)
+        points = study.sweep({"sgd": [1e-2], "init": [0]}, steps=2, feed="random:1", store=tmp_path)
+        assert [point.engine for point in points] == [wanted]
+        study.close()
 
 
 def test_the_document_holds_the_sweep(study: Study, tmp_path: Path) -> None:

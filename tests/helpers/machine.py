@@ -30,6 +30,7 @@ def set_environment() -> None:
     One thread: a small dispatch costs a tenth. The disk cache of kernels: a kernel that any process compiled before
     costs a sixth. DRIVER: kernels that are run a few times are compiled with little optimization. Without a runtime
     folder every request prints a line. Runs by the clock (`%graph_run NAME --for SECONDS`) make 400 steps instead.
+    Figures of this machine are kept for this process alone: measured with this driver, they are of no use to people.
     """
     os.environ.setdefault("GDLAB_STEPS", "400")
     for name, value in DRIVER.items():
@@ -38,10 +39,16 @@ def set_environment() -> None:
     os.environ.setdefault("LP_NUM_THREADS", "0")
     os.environ.setdefault("MESA_SHADER_CACHE_DIR", str(cache))
     os.makedirs(os.environ["MESA_SHADER_CACHE_DIR"], exist_ok=True)
+    os.environ["XDG_CACHE_HOME"] = _folder("gdlab-cache-")
     if "XDG_RUNTIME_DIR" not in os.environ:
-        runtime = tempfile.TemporaryDirectory(prefix="gdlab-run-")
-        atexit.register(runtime.cleanup)
-        os.environ["XDG_RUNTIME_DIR"] = runtime.name
+        os.environ["XDG_RUNTIME_DIR"] = _folder("gdlab-run-")
+
+
+def _folder(prefix: str) -> str:
+    """A folder that is removed when this process ends."""
+    made = tempfile.TemporaryDirectory(prefix=prefix)
+    atexit.register(made.cleanup)
+    return made.name
 
 
 LIST_ADAPTERS = """

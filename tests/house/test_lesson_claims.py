@@ -18,6 +18,7 @@ from places import REPO
 from gdlab.base.types import TensorType
 from gdlab.base.words import nbytes
 from gdlab.graph import Graph
+from gdlab.op.machines import Machine
 from gdlab.study.study import Study
 from gdlab.view.document.document import Document
 
@@ -54,13 +55,13 @@ def shared(document: Document, first: str, second: str) -> tuple[int, int, int, 
 
 
 def saved(document: Document, label: str) -> int:
-    """The bytes that the first rewrite of a label saves beside a launch, by the document's model."""
-    machine = document.data["plan"]["machine"]
+    """The bytes that the first rewrite of a label saves beside a launch, by the nominal model of its costs."""
+    machine = Machine()
     for number, one in enumerate(document.data["passes"]):
         for step in document.steps(number) if one["role"] == "optimize" else ():
             if step["label"] == label:
-                seconds = (step["cost_before"] - step["cost_after"]) * 1e-6 - machine["launch_seconds"]
-                return round(seconds * machine["bytes_per_second"])
+                seconds = (step["cost_before"] - step["cost_after"]) * 1e-6 - machine.launch_seconds
+                return round(seconds * machine.bytes_per_second)
     raise AssertionError(label)
 
 

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import networks
+import pytest
 import view_networks
 from bare_page import AUDIT, live, mount, open_tab, trained
 from browser import box_of
@@ -18,6 +19,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from gdlab import CompileOptions
 from gdlab.base.words import cell, duration, nbytes, sig
+from gdlab.op.machines import Machine
 from gdlab.study.study import Study
 from gdlab.view.answer.answer_html import answer_html
 from gdlab.view.answer.answer_record import Answer
@@ -304,16 +306,21 @@ def timeline(page: Page, widths: Sequence[float]) -> None:
         assert abs(left - start - wanted[0]) < 1 and -4.5 < right - start - wanted[1] < 1, (k, wanted)
 
 
-def test_the_plan_is_a_timeline_first(page: Page) -> None:
-    """T8: columns are barrier groups, predicted where nobody timed, arrows are hazards, WGSL lies in a drawer."""
-    document = trained()
+@pytest.mark.parametrize("machine", [Machine(), Machine(1e-6, 1e9, 1e10, "cpu, a small one")], ids=["nominal", "kept"])
+def test_the_plan_is_a_timeline_first(page: Page, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T8: columns are barrier groups, predicted where nobody timed, for the machine in use where its figures are kept;
+    arrows are hazards, WGSL lies in a drawer."""
+    monkeypatch.setattr("gdlab.view.document.make.known_machine", lambda device: machine)
+    document = Study(networks.mlp(), train=True, device="cpu", name="mlp").doc
     mount(page, document)
     page.set_viewport_size({"width": 1440, "height": 900})
     open_tab(page, "plan")
     page.locator(".gd-timeline").wait_for()
     basis, widths = widths_of(document)
     assert basis == "predicted"
-    assert "width = time predicted for a nominal GPU" in page.locator(".gd-legend").inner_html()
+    whose = machine.name or "a nominal GPU"
+    assert f"  predicted for {whose}" in twin(document, "plan").splitlines()
+    assert f"width = time predicted for {whose}" in page.locator(".gd-legend").inner_html()
     timeline(page, widths)
     groups, names = list(document.plan("groups")), document.plan("intervals").column("name")
     titles = page.locator(".gd-column title").all_text_contents()

@@ -13,8 +13,10 @@ import pytest
 from IPython.utils.capture import capture_output
 from shells import BODY, complete, run, told
 
+from gdlab.devices.choose import device
 from gdlab.jupyter.display import MIME
 from gdlab.jupyter.magics import option_values
+from gdlab.op.machines import Machine, keep_machine
 from gdlab.study.study import Study
 from gdlab.view.document.make import load_doc
 
@@ -127,6 +129,9 @@ def test_the_caret_stands_under_the_call(shell):
         (f"%%graph g --device tpu\n{BODY}", "--device: given tpu, wanted auto, wgpu, cpu, wgpu:NUMBER or wgpu:NAME"),
         (f"%%graph g --engine nope\n{BODY}",
          "argument --engine: invalid choice: 'nope' (choose from 'auto', 'lanes', 'layered', 'dot')"),
+        (f"%%graph g --cost time\n{BODY}",
+         "argument --cost: invalid choice: 'time' (choose from 'roofline', 'ast_size', 'device')"),
+        ("%graph mlp --cost device", "%graph mlp: given --cost, wanted a %%graph cell or a Graph"),
         (f"%%graph g --no cse --only cse\n{BODY}", "--only: given --no as well, wanted one of them"),
         (f"%%graph g --around hh\n{BODY}", "show: around: given hh, wanted a node name or %id of g; nearest: h"),
         (f"%%graph g --around %99\n{BODY}", "show: around: given %99, wanted a node name or %id of g"),
@@ -475,3 +480,19 @@ def test_a_cell_takes_an_adapter_by_its_number(shell):
     out, error = run(shell, f"%%graph b --quiet --device tpu\n{body}")
     assert "given tpu, wanted auto, wgpu, cpu, wgpu:NUMBER or wgpu:NAME" in str(error) + str(out)
     assert "b" not in shell.user_ns
+
+
+def test_costs_by_the_device(shell, tmp_path, monkeypatch):
+    """`--cost device`: for the kept figures of the study's device, in a cell and in a variant; completed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    machine = Machine(1e-3, 1e12, 1e12, f"cpu, {device('cpu').info.name}")
+    keep_machine(machine)
+    wanted = f"roofline({machine.rounded})"
+    _, error = run(shell, f"%%graph g --device cpu --cost device --quiet\n{BODY}")
+    assert error is None and shell.user_ns["g"].report.cost_model == wanted
+    _, error = run(shell, f"%%graph p --device cpu --quiet\n{BODY}")
+    assert error is None and shell.user_ns["p"].report.cost_model == "roofline"
+    _, error = run(shell, "%graph_opt p --cost device --as timed --quiet")
+    assert error is None and shell.user_ns["timed"].report.cost_model == wanted
+    assert complete("%graph_opt p --cost ") == ["roofline", "ast_size", "device"]
+    assert complete("%%graph p --cost d") == ["device"]

@@ -12,9 +12,8 @@ from documents import checked, doc_of
 
 from gdlab import CompileOptions
 from gdlab.base.words import cell, nbytes
-from gdlab.op import cost
-from gdlab.op.cost import Machine
-from gdlab.session.roof import bound, machine_of, machine_words, predicted, verdict
+from gdlab.op.machines import Machine, keep_machine
+from gdlab.session.roof import bound, known_machine, machine_of, machine_words, predicted, verdict
 from gdlab.study.study import Study
 from gdlab.view.document.columns import column
 from gdlab.view.document.document import load_doc
@@ -53,11 +52,12 @@ def test_the_roofline_by_hand(study: Study) -> None:
 def test_the_machine_is_the_measured_one_or_said_to_be_nominal(study, tmp_path, monkeypatch):  # type: ignore[no-untyped-def]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     told = "a nominal machine (3 µs per launch, 1 TB/s, 20 TFLOP/s): "
-    assert machine_words(machine_of(study.device)).startswith(told)
+    assert machine_words(known_machine(study.device)).startswith(told)
     info = study.device.info
-    cost.keep_machine(replace(MACHINE, name=f"{info.kind}, {info.name}"))
+    keep_machine(replace(MACHINE, name=f"{info.kind}, {info.name}"))
     assert machine_of(study.device).launch_seconds == 1e-6
-    assert machine_words(machine_of(study.device)) == f"{info.kind}, {info.name} (1 µs per launch, 1 GB/s, 10 GFLOP/s)"
+    told = f"{info.kind}, {info.name} (1 µs per launch, 1 GB/s, 10 GFLOP/s)"
+    assert machine_words(known_machine(study.device)) == told
 
 
 def test_profile_document_and_text_say_the_same(study: Study, tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import networks
@@ -17,6 +18,7 @@ from places import HELPERS
 
 import gdlab.view.document.make as doc_module
 from gdlab.base.errors import CompileError, UnknownNameError
+from gdlab.op.machines import Machine, keep_machine
 from gdlab.study.study import Study
 from gdlab.view.document.closure import problems
 from gdlab.view.document.columns import column, ragged, ragged_words, sparse, words
@@ -133,6 +135,18 @@ def test_timeless_zeroes_what_was_measured_alone(mlp: Document) -> None:
     assert {r["seconds"] for r in report["rules"]} == {0} and data["stages"][0]["layouts"]["auto"]["seconds"] == 0
     assert data["stages"][0]["nodes"]["cost_seconds"] == mlp.data["stages"][0]["nodes"]["cost_seconds"]
     assert data["passes"][0]["steps"] == mlp.data["passes"][0]["steps"] and "study" not in data
+
+
+def test_the_machine_that_predicts_is_no_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of this machine are kept between two documents: the same study, the same file where no time is wanted."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    study = Study(networks.mlp(), device="cpu")
+    nominal = study.doc
+    keep_machine(Machine(1e-6, 1e9, 1e10, f"cpu, {study.device.info.name}"))
+    kept = study.doc
+    names = [each.data["plan"]["machine"]["name"] for each in (nominal, kept, kept.portable(timeless=True))]
+    assert names == ["nominal", f"cpu, {study.device.info.name}", "nominal"]
+    assert kept.id == nominal.id and kept.portable(True).json() == nominal.portable(True).json()
 
 
 def test_canonical_json() -> None:

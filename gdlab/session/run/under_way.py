@@ -7,7 +7,7 @@ from bisect import bisect_right
 from itertools import accumulate
 
 from gdlab.session import Session
-from gdlab.session.roof import machine_of, predicted
+from gdlab.session.roof import known_machine, predicted
 from gdlab.session.run.log import RunLog
 
 _SWEEP = 40  # samples in which a fast run is shown going through a step
@@ -56,7 +56,7 @@ class UnderWay:
         """Return the share of a step's predicted time that has passed at the end of each dispatch."""
         dispatches = self.session.step_dispatches()
         if self._ends is None or self._ends[0] is not self.session.update:
-            rates = machine_of(self.session.device)
+            rates = known_machine(self.session.loaded.device)
             sums = list(accumulate(predicted(rates, d) for d in dispatches))
             self._ends = self.session.update, [value / sums[-1] for value in sums]
         return self._ends[1]

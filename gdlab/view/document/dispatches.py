@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from gdlab.base.memo import LruCache
 from gdlab.base.words import nbytes, plural
@@ -13,7 +13,7 @@ from gdlab.kernels.coverage import Coverage, coverage
 from gdlab.kernels.dispatch_wgsl import wgsl_with_parts
 from gdlab.kernels.line_parts import LineParts
 from gdlab.kernels.reasons import reason as reason_of
-from gdlab.op.cost import Machine
+from gdlab.op.machines import Machine
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.kernel_digest import source_hash
 from gdlab.plan.memory import padded
@@ -22,6 +22,7 @@ from gdlab.plan.schedule import buffer_hazards, groups_of
 from gdlab.plan.target import Target
 from gdlab.session.totals import dispatch_words, totals
 from gdlab.view.document.columns import Json, ragged, sparse, words
+from gdlab.view.document.document import machine_json
 from gdlab.view.document.links import Row, link, link_of_rows
 from gdlab.view.document.stage_table import Fates, family
 
@@ -80,10 +81,10 @@ class Labels:
 
 
 def plan_section(
-    plan: ExecutionPlan, update: Update | None, stage: int, optimizer: str | None, labels: Labels
+    plan: ExecutionPlan, update: Update | None, stage: int, optimizer: str | None, labels: Labels, machine: Machine
 ) -> PlanSection:
     """Return the section of a plan that was compiled from a stage, whose nodes have these names, with the dispatches of
-    the configured update behind."""
+    the configured update behind; the figures of `machine` predict their times."""
     step = totals(plan, update)
     dispatches = [*plan.dispatches, *(update.dispatches if update else ())]
     buffers = [*plan.buffers, *(update.buffers if update else ())]
@@ -102,7 +103,7 @@ def plan_section(
         "groups": _group_table(groups),
         "intervals": _intervals(plan, buffers, dispatches, group_of, labels),
         "slots": _slots(plan, buffers),
-        "machine": asdict(Machine()) | {"name": "nominal"},
+        "machine": machine_json(machine),
         "memory": {name: getattr(step, name) for name in _SIZES} | {"parts": dict(step.parts)},
     }
     links, texts = _links(plan, stage, dispatches, len(buffers), kernels, kernel_of, base)

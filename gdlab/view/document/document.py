@@ -10,6 +10,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -19,6 +20,7 @@ from gdlab.base.errors import GdlabError, LoadError, unknown_name
 from gdlab.base.files import read_regular
 from gdlab.base.words import flat
 from gdlab.graph import no_collector
+from gdlab.op.machines import Machine
 from gdlab.view.document.closure import damaged, problems
 from gdlab.view.document.columns import Json, Table
 from gdlab.view.document.links import Provenance
@@ -221,6 +223,7 @@ def document_id(data: Mapping[str, Any], links: Mapping[int, str] | None = None)
     hashed["passes"] = [
         {**one, "seconds": None, "report": _without_times(one["report"], drop=True)} for one in data["passes"]
     ]
+    hashed["plan"] = _without_machine(hashed["plan"])
     made = hashlib.sha256()
     for start, key in zip(("{", *[","] * len(hashed)), sorted(hashed), strict=False):
         made.update(f'{start}"{key}":'.encode())
@@ -233,11 +236,21 @@ def document_id(data: Mapping[str, Any], links: Mapping[int, str] | None = None)
     return made.hexdigest()[:16]
 
 
+def machine_json(machine: Machine) -> Json:
+    """Return the figures that predict the dispatches of a plan; of the nominal ones the name is `nominal`."""
+    return asdict(machine) | {"name": machine.name or "nominal"}
+
+
+def _without_machine(plan: Json | None) -> Json | None:
+    """Return the plan of a document with the nominal machine, wherever it was made."""
+    return {**plan, "machine": machine_json(Machine())} if plan and "machine" in plan else plan
+
+
 CLOCKED = ("dispatch_seconds", "gradient_norms", "engines")  # of a run: what was measured, or sampled by the clock
 
 
 def _timeless(data: Json) -> Json:
-    """Return a document without measurements: the times of passes, layouts and runs are 0."""
+    """Return a document without measurements: the times of passes, layouts and runs are 0, the machine is nominal."""
     stages = [
         {**stage, "layouts": {key: {**layout, "seconds": 0} for key, layout in stage["layouts"].items()}}
         for stage in data["stages"]
@@ -251,7 +264,7 @@ def _timeless(data: Json) -> Json:
         timed["allreduce"] = _without_allreduce_times(data["allreduce"])
     if "sweep" in data:
         timed["sweep"] = _without_sweep_times(data["sweep"])
-    return {**data, "stages": stages, "passes": passes, **timed}
+    return {**data, "stages": stages, "passes": passes, "plan": _without_machine(data["plan"]), **timed}
 
 
 def _without_allreduce_times(made: Json) -> Json:

@@ -13,11 +13,14 @@ from weakref import WeakKeyDictionary
 from gdlab.autodiff import AutodiffReport
 from gdlab.base.errors import GdlabError
 from gdlab.base.words import plural, whole
+from gdlab.devices.base import Device
 from gdlab.graph import Graph, no_collector, reachable
+from gdlab.op.machines import Machine
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.update import update_of
 from gdlab.rewrite import OptimizeReport
 from gdlab.session import Session
+from gdlab.session.roof import known_machine
 from gdlab.session.run.log import Earlier
 from gdlab.session.run.runner import Runner
 from gdlab.session.stages import WRITTEN, PipelineStage
@@ -94,7 +97,8 @@ def _pipeline(draft: DocumentDraft, study: Study) -> None:
     """Put every stage and pass of the study on the draft, in pipeline order; then the variants."""
     for key in study.pipeline.keys[1:]:
         draft.add(study.pipeline.stage(key))
-    draft.compile(study.plan, study.pipeline.compiled.key, study.session if study.has_session else None)
+    session = study.session if study.has_session else None
+    draft.compile(study.plan, study.pipeline.compiled.key, session, study.device)
     for stage in study.variants.stages():
         draft.add(stage)
 
@@ -182,14 +186,19 @@ class DocumentDraft:
         stage = Stage(made.key, made.role, made.title, parent, graph, trace.keys, lane, twin, self.loss)
         self._stage(stage, trace, steps["count"])
 
-    def compile(self, plan: ExecutionPlan, key: str, session: Session | None = None) -> None:
-        """Add the plan that was compiled from a stage, with the update that the session runs behind it."""
+    def compile(
+        self, plan: ExecutionPlan, key: str, session: Session | None = None, device: Device | None = None
+    ) -> None:
+        """Add the plan that was compiled from a stage, with the update that the session runs behind it. `device`: the
+        one that it will run on, where there is no session yet."""
         stage = self.position(key)
         update = session.update if session is not None else None
         rule = str(session.optimizer) if session is not None and session.optimizer.rule != "none" else None
+        device = device if session is None else session.loaded.device
+        machine = Machine() if device is None else known_machine(device)
         names, groups = self.stages[stage].names, self.stages[stage].groups
         paths = groups.paths() if groups is not None else [""] * len(names)
-        self.plan = plan_section(plan, update, stage, rule, Labels(names, paths))
+        self.plan = plan_section(plan, update, stage, rule, Labels(names, paths), machine)
         self.stages[stage].fates |= self.plan.fates
         self._pass("compile", "compile", stage, -1, {
             "options": passes.clean(asdict(plan.options)),

@@ -78,6 +78,8 @@ def plan_table(document: Document) -> Lines:
     yield from _apart(document)
     names = _interval_names(document)
     basis, widths = widths_of(document)
+    if basis == "predicted":
+        yield f"  predicted for {machine_name(plan['machine'])}"
     for g, group in enumerate(document.plan("groups")):
         total = sum(widths[group["start"] : group["stop"]])
         width = f"{nbytes(total)} moved" if basis == "bytes" else f"{duration(total)} {basis}"
@@ -157,6 +159,11 @@ def _with_dispatches(document: Document, detail: str) -> str:
         return f"dispatch {min(ks)}" if ks else found[0]
 
     return re.sub(r"%(\d+)", dispatch, detail)
+
+
+def machine_name(machine: Mapping[str, Any]) -> str:
+    """Return the name of the machine whose roofline predicts the times of a plan."""
+    return "a nominal GPU" if machine["name"] == "nominal" else str(machine["name"])
 
 
 def widths_of(document: Document) -> tuple[str, list[float]]:

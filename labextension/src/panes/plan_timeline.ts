@@ -6,7 +6,7 @@ import { boxOf, listen, s, svgPath, type Child } from "../draw/dom.ts";
 import { cut, familyClass } from "../draw/labels.ts";
 import { Merged } from "../draw/merged.ts";
 import { moves } from "../draw/motion.ts";
-import { timeline, type Timeline } from "../layout/timeline.ts";
+import { basisOf, timeline, type Timeline } from "../layout/timeline.ts";
 import { ticks } from "./chart.ts";
 import { groupReason, hazardText, timeText } from "./dispatch_words.ts";
 import { bytesMoved } from "./tabcounts.ts";
@@ -21,11 +21,12 @@ const SIDE = 16,
   FADE = 600, // ms of a pulse
   DENSE = 400, // dispatches that are elements of their own
   MOST_ARROWS = 80; // with more, only those of what is lit are drawn
-const WIDTHS: Record<string, string> = {
-  measured: "measured time",
-  predicted: "time predicted for a nominal GPU",
-  bytes: "bytes moved",
-};
+
+/** Say what the width of a bar means. */
+function widthText(plan: Plan): string {
+  const machine = plan.machine && plan.machine.name !== "nominal" ? plan.machine.name : "a nominal GPU";
+  return { measured: "measured time", predicted: `time predicted for ${machine}`, bytes: "bytes moved" }[basisOf(plan)];
+}
 
 export class PlanTimeline {
   readonly svg: SVGSVGElement;
@@ -41,7 +42,7 @@ export class PlanTimeline {
     this.#width = width;
     this.#timeline = timeline(plan, alike);
     this.#dense = plan.dispatches.length > DENSE;
-    const { groups, arrows, basis } = this.#timeline;
+    const { groups, arrows } = this.#timeline;
     const height = ARCS + BAR + AXIS;
     this.svg = s(
       "svg",
@@ -51,7 +52,7 @@ export class PlanTimeline {
         height,
         viewBox: `0 0 ${width} ${height}`,
         role: "group",
-        "aria-label": `dispatches over time: ${plural(groups.length, "barrier group")}, width = ${WIDTHS[basis]}`,
+        "aria-label": `dispatches over time: ${plural(groups.length, "barrier group")}, width = ${widthText(plan)}`,
       },
       groups.map((_, g) => this.#column(g)),
       this.#dense ? this.#shapes() : plan.dispatches.map((_, k) => this.#bar(k)),
@@ -195,9 +196,9 @@ export class PlanTimeline {
 
   /** The signs, in words. */
   #legend(): Child {
-    const { basis, unit, arrows } = this.#timeline,
+    const { unit, arrows } = this.#timeline,
       y = ARCS + BAR + AXIS - 3,
-      width = unit ? WIDTHS[basis] : "one dispatch",
+      width = unit ? widthText(this.#plan) : "one dispatch",
       all = arrows.length <= MOST_ARROWS ? "arrow" : "arrow (of what is selected)";
     const signs = `${all} = hazard: — reads what was written, ┄ writes over it`,
       letters = Math.floor((this.#width - 2 * SIDE) / 5.4);
