@@ -28,7 +28,7 @@ from gdlab.devices.tuning_file import Trial, TunedKernel, keep_kernels, kept_ker
 from gdlab.devices.wgpu.compile_progress import logged_progress
 from gdlab.graph import Value
 from gdlab.op import REGISTRY
-from gdlab.plan.candidates import ProductKey, candidates, name_of
+from gdlab.plan.candidates import EPS, ProductKey, candidates, name_of
 from gdlab.plan.piece import Piece, piece
 from gdlab.plan.spread import Schedule
 from gdlab.plan.target import Target, TunedSchedule, Tuning
@@ -69,7 +69,9 @@ def check_seconds(where: str, seconds: object) -> None:
 
 def usual_products(device: Device) -> list[ProductKey]:
     """Return products that many networks have, in all layouts, the largest first."""
-    sizes = USUAL.get(device.target.adapter_class, ())
+    if device.target.kind == "cpu":
+        return []
+    sizes = USUAL[device.target.adapter_class]
     keys = [ProductKey(m, n, k, a, b) for m, n, k in sizes for a, b in _LAYOUTS]  # type: ignore[arg-type]
     rows = [ProductKey(1, 4096, 1024, "mk", "nk", dtype) for dtype in (DType.f32, DType.f16, DType.q4_0)]
     return sorted(keys, key=lambda key: -key.m * key.n * key.k) + rows
@@ -166,8 +168,15 @@ class _Search:
         new = [Trial(name_of(s), s.params, max(1, round(spent * 1e9))) for s, spent in self.timed.items()]
         new += [Trial(name_of(s), s.params, 0, reason) for s, reason in self.refused.items()]
         valid = {s.params for s in self.all} - {trial.params for trial in new}
-        old = () if self.old is None else tuple(t for t in self.old.trials if t.params in valid)
-        return TunedKernel(self.bench.kernel, (*new, *old))
+        return TunedKernel(self.bench.kernel, (*new, *(t for t in self._old_trials(new[0]) if t.params in valid)))
+
+    def _old_trials(self, rule: Trial) -> list[Trial]:
+        """Return the trials of earlier searches, with times as the machine would take now: as multiples of the rule's.
+        """
+        old = () if self.old is None else self.old.trials
+        before = next((t.nanoseconds for t in old if t.params == rule.params), 0)
+        now = rule.nanoseconds / before if before else 1.0
+        return [replace(t, nanoseconds=max(1, round(t.nanoseconds * now)) if not t.refused else 0) for t in old]
 
 
 # one product on the device -------------------------------------------------------------------------------------------
@@ -220,6 +229,8 @@ class _Bench:
     # in the turn
     def _check(self, schedule: Schedule) -> str | None:
         made = product_piece(self.key, self.target, schedule)
+        if made.dispatches[0].params != schedule.params:
+            return f"alone it is lowered to {made.dispatches[0].variant or made.dispatches[0].kernel}"
         memory = self._memory_of(made)
         regions = {b: Region(each, 0, round_up(made.buffers[b].nbytes)) for b, each in memory.items()}
         bounds = tuple(self.queue.bind(WHERE, d, self.target, regions) for d in made.dispatches)
@@ -285,7 +296,7 @@ def _build(name: str, norm: bool, dual: bool) -> Callable[..., Value]:
 
     def build(rows: Value, factor: Value, *others: Value) -> Value:
         op, more = REGISTRY[name], list(others)
-        rows = ops.rms_norm(rows, more.pop(0)) if norm else rows
+        rows = ops.rms_norm(rows, more.pop(0), eps=EPS) if norm else rows
         made: Value = op(rows, factor)
         return ops.swiglu(made, op(rows, more.pop(0))) if dual else made
 

@@ -20,6 +20,7 @@ from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.spread import MIDDLE, SCRATCH, SMALL, WIDE, Schedule, Tile
 from gdlab.plan.target import Target
 
+EPS = 1e-6  # of the norm of a product that is a key alone
 MOST = 36  # candidates of one product
 _KEPT = 256  # lists of candidates in memory, about 16 KB each
 _LEAST_STEPS = 64  # of K in one part, where groups share K
@@ -53,7 +54,7 @@ class ProductKey:
     @property
     def product(self) -> Matmul:
         """A product of this key, of no node."""
-        norm = RowNorm(1e-6, -1) if self.norm else None
+        norm = RowNorm(EPS, -1) if self.norm else None
         return Matmul(self.m, self.n, self.k, self.a, self.b, -1, norm=norm, dual=-1 if self.dual else None)
 
 
