@@ -24,6 +24,7 @@ from gdlab.plan.target import CompileOptions, Limits, Target, TunedSchedule, Tun
 
 PORTABLE = Target.portable()
 SOFTWARE = Target("wgpu", "software", Limits())
+MANY_BYTES = Target("wgpu", "hardware", Limits(workgroup_bytes=49152))
 LARGE = Target("wgpu", "hardware", Limits(workgroup_bytes=49152, invocations=1024))
 KEYS = [
     ProductKey(64, 10, 128), ProductKey(512, 1024, 1024), ProductKey(2048, 2048, 2048, "km"), ProductKey(64, 256, 2048),
@@ -35,7 +36,8 @@ KEYS = [
 
 @pytest.mark.parametrize("key", KEYS, ids=str)
 def test_the_rules_choice_is_first_and_every_candidate_is_valid(key: ProductKey) -> None:
-    for target in (PORTABLE, LARGE, SOFTWARE, replace(PORTABLE, limits=Limits(workgroup_bytes=8192, invocations=128))):
+    little = replace(PORTABLE, limits=Limits(workgroup_bytes=8192, invocations=128))
+    for target in (PORTABLE, LARGE, MANY_BYTES, SOFTWARE, little):
         found = candidates(key, target)
         p, limits = key.product, target.limits
         assert found[0] == spread.matmul(p, target, None, key.dtype)
