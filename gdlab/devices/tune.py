@@ -137,31 +137,42 @@ class _Search:
         self.refused: dict[Schedule, str] = {}
 
     def run(self, deadline: float) -> None:
-        """Check and time every schedule once, then those that are close to the best in turns, until the deadline."""
+        """Check and time every schedule once, then those that are close to the best in turns, until the deadline; at
+        last the best one and the rule's again, so that no slow moment of a short search decides."""
         bench, rule = self.bench, self.rule
         if (reason := bench.check(rule)) is not None:
             logging.getLogger("gdlab.devices").warning("tune: %s is left out: %s", bench.kernel, reason)
             return
         self.timed[rule] = bench.seconds(rule)
         bench.repeat(self.timed[rule])
-        self.timed[rule] = bench.seconds(rule)
+        self._time(rule)
         for schedule in self.others:
             if time.monotonic() >= deadline:
-                return
-            reason = bench.check(schedule)
-            if reason is None:
-                once = bench.seconds(schedule, once=True)
-                hopeless = once > _HOPELESS * bench.seconds(rule, once=True)
-                self.timed[schedule] = once if hopeless else bench.seconds(schedule)
-            else:
-                bench.seconds(rule, once=True)  # raises where the device is lost: then nothing is refused
-                self.refused[schedule] = reason
+                break
+            self._try(schedule)
         for _ in range(ROUNDS - 1):
             best = min(self.timed.values())
             for schedule in [s for s, spent in self.timed.items() if s is rule or spent <= _CLOSE * best]:
-                if time.monotonic() >= deadline:
-                    return
-                self.timed[schedule] = min(self.timed[schedule], bench.seconds(schedule))
+                if time.monotonic() < deadline:
+                    self._time(schedule)
+        best_one = min(self.timed, key=lambda schedule: self.timed[schedule])
+        for schedule in (rule, best_one) * 2 if best_one is not rule else ():
+            self._time(schedule)
+
+    def _try(self, schedule: Schedule) -> None:
+        """Check a schedule and time it, or record why it is refused."""
+        reason = self.bench.check(schedule)
+        now = self.bench.seconds(self.rule, once=True)  # raises where the device is lost: then nothing is refused
+        if reason is not None:
+            self.refused[schedule] = reason
+            return
+        self.timed[schedule] = self.bench.seconds(schedule, once=True)
+        if self.timed[schedule] <= _HOPELESS * now:
+            self.timed[schedule] = self.bench.seconds(schedule)
+
+    def _time(self, schedule: Schedule) -> None:
+        """Time a schedule once more, and keep the best of its times."""
+        self.timed[schedule] = min(self.timed[schedule], self.bench.seconds(schedule))
 
     def found(self) -> TunedKernel:
         """Return all trials of the product, those of earlier searches included."""

@@ -138,6 +138,26 @@ def test_without_time_the_rules_schedule_of_the_first_product_is_timed(adapter: 
     assert found[str(SMALL)].chosen.params == candidates(SMALL, adapter.target)[0].params
 
 
+def test_a_slow_moment_at_the_begin_of_a_short_search_does_not_decide(
+    adapter: WgpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule, other, *_ = candidates(SMALL, adapter.target)
+    now, made = [0.0], list[tuple[int, ...]]()
+
+    def seconds(bench: Any, schedule: Schedule, once: bool = False) -> float:
+        made.append(schedule.params)
+        if schedule != rule:
+            now[0] = 10.0  # the time is over
+            return 0.9
+        return 1.0 if other.params not in made else 0.5
+
+    monkeypatch.setattr(search._Bench, "seconds", seconds)
+    monkeypatch.setattr(search.time, "monotonic", lambda: now[0])
+    (found,) = tune(adapter, [SMALL], 5).values()
+    assert {t.params: t.nanoseconds for t in found.trials} == {rule.params: 5 * 10**8, other.params: 9 * 10**8}
+    assert found.chosen is found.rule
+
+
 def test_a_search_goes_on_where_the_last_one_ended(
     adapter: WgpuDevice, clock: dict[tuple[int, ...], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
