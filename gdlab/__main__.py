@@ -1,4 +1,4 @@
-"""`python -m gdlab`: doctor, explain, run, check, why, cell, bench, ops: what the views show, as text.
+"""`python -m gdlab`: doctor, explain, run, check, why, cell, bench, tuning, ops: what the views show, as text.
 
 python -m gdlab doctor                                   what this machine has and lacks
 python -m gdlab explain mlp.gdlab.json --view plan       a view of a saved document
@@ -13,6 +13,8 @@ python -m gdlab why mlp.py h z                           why two nodes did not b
 python -m gdlab cell mlp.py --optimized                  the graph as a %%graph cell that builds it
 python -m gdlab run mlp.py --steps 100 --feed random:0 --adam 1e-3 --init 0
 python -m gdlab bench --calibrate                        measure this device for cost=roofline(device)
+python -m gdlab bench --tune 60                          search the fastest schedules of products on this device
+python -m gdlab tuning                                   the schedules that were tried on it, with their times
 python -m gdlab ops matmul
 """
 
@@ -32,6 +34,8 @@ from gdlab.base.errors import ArgumentError, GdlabError, GraphError, LoadError, 
 from gdlab.base.words import grid, natural, plural, sig, whole
 from gdlab.devices.calibrate import calibrate
 from gdlab.devices.choose import DEVICES, checked_kind, device
+from gdlab.devices.tune import check_seconds, tune, usual_products
+from gdlab.devices.tuning_file import kept_kernels
 from gdlab.graph import Graph
 from gdlab.op import REGISTRY, Op, public_ops
 from gdlab.op.machines import Machine, calibration_file, kept_machines
@@ -52,6 +56,7 @@ from gdlab.view.document.passes import rewrites_to_plan
 from gdlab.view.saved_views import suffix_of
 from gdlab.view.text import twin as text
 from gdlab.view.text.doctor import doctor_rows, doctor_text
+from gdlab.view.text.tuning_text import landscape_text
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _ASSERTED: Mapping[str, Callable[[Document], float]] = {
@@ -135,9 +140,16 @@ def _parser() -> argparse.ArgumentParser:
     one.set_defaults(command=cell)
 
     one = commands.add_parser("bench", help="the figures of rooflines: nominal, and measured on this machine")
-    one.add_argument("--calibrate", action="store_true", help="measure a device and keep the figures")
+    work = one.add_mutually_exclusive_group()
+    work.add_argument("--calibrate", action="store_true", help="measure a device and keep the figures")
+    hint = "search the schedules of usual products for at most so many seconds (60) and keep the fastest"
+    work.add_argument("--tune", metavar="SECONDS", type=float, nargs="?", const=60.0, help=hint)
     one.add_argument("--device", type=_device_name, metavar="D", default="auto", help=DEVICE_HELP)
     one.set_defaults(command=bench)
+
+    one = commands.add_parser("tuning", help="the schedules of products that were tried on a device, with their times")
+    one.add_argument("--device", type=_device_name, metavar="D", default="auto", help=DEVICE_HELP)
+    one.set_defaults(command=tuning)
 
     one = commands.add_parser("ops", help="all ops, or what is known of one")
     one.add_argument("name", nargs="?")
@@ -311,12 +323,25 @@ def _feed(made: Mapping[str, Any], name: str | None) -> Any:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Print the rooflines that are known here; first measure a device if asked to."""
+    """Print the rooflines that are known here; or measure a device, or search schedules on it, if asked to."""
     if options.calibrate:
         print(f"measured: {calibrate(device(options.device))}")
         print(f"kept in {calibration_file()}")
         return OK
+    if options.tune is not None:
+        check_seconds("bench", options.tune)
+        chosen = device(options.device)
+        found = tune(chosen, usual_products(chosen), options.tune, lambda at: print(f"{at.kernel} …", file=sys.stderr))
+        print(landscape_text(chosen.info, found.values()))
+        return OK
     print("\n".join(map(str, (Machine(), *kept_machines()))))
+    return OK
+
+
+def tuning(options: argparse.Namespace) -> int:
+    """Print the schedules that were tried on a device."""
+    chosen = device(options.device)
+    print(landscape_text(chosen.info, kept_kernels(chosen.info).values()))
     return OK
 
 

@@ -80,6 +80,7 @@ def _number(kind: Callable[[str], Any], low: float, high: float, what: str) -> C
 
 rate = _number(float, 1e-30, 1e30, "a rate > 0")
 duration = _number(float, 1e-3, 1e9, "seconds > 0")
+search_seconds = _number(float, 0, 1e9, "seconds in 0 … 10⁹")
 count = _number(int, 0, 10**9, "an int in 0 … 10⁹")
 
 

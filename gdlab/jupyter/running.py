@@ -11,7 +11,7 @@ from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from gdlab.distributed.meeting import Wire
-from gdlab.jupyter.answering import show_answer
+from gdlab.jupyter.answering import AnswerOutput, show_answer
 from gdlab.jupyter.clustering import run_on
 from gdlab.jupyter.common import MagicFamily, here, outcome
 from gdlab.jupyter.options import (
@@ -23,6 +23,7 @@ from gdlab.jupyter.options import (
     rate,
     run_options,
     run_steps_option,
+    search_seconds,
     steps_option,
     user_path,
 )
@@ -30,6 +31,7 @@ from gdlab.jupyter.widget import refresh, wake
 from gdlab.session.run.runner import NanWatch
 from gdlab.study.study import Study
 from gdlab.view.answer.making import profile_answer, step_answer
+from gdlab.view.answer.tuning_answer import tuning_answer, tuning_progress_answer
 
 
 @magics_class
@@ -151,6 +153,25 @@ class RunMagics(MagicFamily):
         show_answer(profile_answer(profile, study, str(profile)))
         if args.file:
             print(f"wrote {self.call(lambda: profile.save(user_path(args.file), chrome=True))}")
+
+    @magic_arguments()
+    @name_option
+    @argument("--seconds", metavar="S", type=search_seconds, default=10.0, help="at most so many (10); 0: no search")
+    @no_var_expand
+    @line_magic
+    def graph_tune(self, line: str) -> None:
+        """Search the fastest schedules of the plan's products on its device, and show all that were tried, with their
+        times. They are kept for this adapter; the plan takes them unless a session was opened."""
+        args = parse_argstring(self.graph_tune, line, self.names)
+        study, output = self.named(args.name), AnswerOutput()
+        try:
+            tell = lambda at: output.show(tuning_progress_answer(at, study))  # noqa: E731
+            found = self.call(lambda: study.tune(args.seconds, tell))
+        except KeyboardInterrupt:  # what was found is kept
+            output.show(tuning_answer(study.tune(0), study))
+            raise
+        output.show(tuning_answer(found, study))
+        refresh(study)
 
     def _inside(self, study: Study, work: Callable[[], str | None]) -> None:
         """Move inside a step, and show the outcome, the result of the current dispatch and the watched tensors."""

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gdlab.base.errors import CompileError
-from gdlab.base.types import DType, TensorType
+from gdlab.base.types import TensorType
 from gdlab.graph import Graph
 from gdlab.op import REGISTRY, Alias, Contraction, Reduction, Shader, Work
 from gdlab.op.storage import trained_parameters
 from gdlab.plan import labels, spread
+from gdlab.plan.candidates import schedule_of, stored_dtype
 from gdlab.plan.chains import Clusters, TermCluster, is_leaf, needs_of, product_of
 from gdlab.plan.dispatch import (
     Arg,
@@ -211,9 +212,7 @@ class Lowering:
             dual = self.terms.terms[parts.cluster.dual]
             inputs, product = (*inputs, dual.inputs[1]), replace(product, dual=dual.node)
         parts.read_whole(inputs)
-        rows, factor = parts.operands[:2]
-        stored = factor.dtype if rows.buffer != factor.buffer else DType.f32  # read one by one as the rows too
-        schedule = spread.matmul(product, self.target, self.tile, stored)
+        schedule = schedule_of(product, self.target, self.tile, stored_dtype(parts.operands))
         split = spread.split_of(schedule)
         flops = (2 if product.dual is None else 4) * m * n * product.k + (4 * m * product.k if product.norm else 0)
         if split > 1:

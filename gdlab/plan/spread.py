@@ -23,7 +23,7 @@ _BUSY = 128  # groups that keep hardware busy
 _INVOCATIONS = 1 << 18  # invocations that keep its memory busy
 _STREAM = 1 << 20  # elements from which memory traffic is all that counts
 _MERGED = 1 << 14  # elements of the parameters that one update dispatch moves on a software adapter
-_SCRATCH = 16 << 20  # bytes of partial sums that one product may need beside its result
+SCRATCH = 16 << 20  # bytes of partial sums that one product may need beside its result
 _GROUPS = 128  # groups of a product of few rows before columns stand side by side in one
 _VECTORS = 1 << 17  # invocations that keep the memory of hardware busy in a product of few rows
 FEW_ROWS = 8  # of a product that reads its other operand once
@@ -263,15 +263,15 @@ def matmul(p: Matmul, target: Target, tile: Tile | None = None, dtype: DType = D
     `tile`: as asked for, one of `TILES`."""
     if is_software(target):
         _check_trips(f"product over {p.k} steps", -(-p.k // 4), p.node, target)
-        return _register_tiles(p, target.limits) if tile is None else _registers_of(p, tile, target.limits)
+        return _register_tiles(p, target.limits) if tile is None else registers_of(p, tile, target.limits)
     if tile is not None:
-        wanted = next(t for t in (_WIDE, _MIDDLE, _SMALL) if t[:2] == tile)
+        wanted = next(t for t in (WIDE, MIDDLE, SMALL) if t[:2] == tile)
         return shared_tiles(p, (*wanted, 1, 1), target.limits)
     if of_few_rows(p):
         return _vectors(p, dtype, target.limits)
     tiling = _tiling(p)
     if tiling is None and target.limits.workgroup_bytes >= 16384:
-        return _k_groups(p, target.limits)
+        return k_groups(p, k_rows(p), target.limits)
     return shared_tiles(p, tiling or (32, 32, 16, 4, 4, 1, 1), target.limits)
 
 
@@ -291,7 +291,7 @@ def normalizes(p: Matmul) -> bool:
     return of_few_rows(p) and p.m <= NORMALIZED_ROWS and p.k % 4 == 0
 
 
-_WIDE, _MIDDLE, _SMALL = (128, 128, 16, 8, 8), (64, 64, 16, 8, 8), (32, 32, 16, 4, 4)
+WIDE, MIDDLE, SMALL = (128, 128, 16, 8, 8), (64, 64, 16, 8, 8), (32, 32, 16, 4, 4)
 # the values of `CompileOptions.tile`: on software adapters, and on others
 TILES: dict[bool, tuple[Tile, ...]] = {
     True: tuple(itertools.product((8, 4, 2, 1), (16, 8, 4))), False: ((128, 128), (64, 64), (32, 32)),
@@ -301,20 +301,20 @@ TILES: dict[bool, tuple[Tile, ...]] = {
 def _tiling(p: Matmul) -> tuple[int, int, int, int, int, int, int] | None:
     """Return the tiling that was fastest on an H200 (sweep of 2026-11-21): the largest tiles that make enough groups,
     with K in parts where they do not; None for results too small for tiles."""
-    wide, middle, small = (2 * min(p.m, p.n) >= tile[0] for tile in (_WIDE, _MIDDLE, _SMALL))
-    if wide and tiles_of(p, _WIDE) >= _BUSY:
-        return (*_WIDE, 1, 1)
-    if middle and tiles_of(p, _MIDDLE) >= 2 * _BUSY:
-        return (*_MIDDLE, 1, 1)
-    for fits, tile, groups, steps in ((wide, _WIDE, _BUSY, 256), (middle, _MIDDLE, 2 * _BUSY, 128)):
+    wide, middle, small = (2 * min(p.m, p.n) >= tile[0] for tile in (WIDE, MIDDLE, SMALL))
+    if wide and tiles_of(p, WIDE) >= _BUSY:
+        return (*WIDE, 1, 1)
+    if middle and tiles_of(p, MIDDLE) >= 2 * _BUSY:
+        return (*MIDDLE, 1, 1)
+    for fits, tile, groups, steps in ((wide, WIDE, _BUSY, 256), (middle, MIDDLE, 2 * _BUSY, 128)):
         parts = _power(-(-groups // tiles_of(p, tile)), 1 << 16)
-        if fits and p.k // parts >= steps and 4 * parts * p.m * p.n <= _SCRATCH:
+        if fits and p.k // parts >= steps and 4 * parts * p.m * p.n <= SCRATCH:
             return (*tile, 1, parts)
-    if p.k < 32 or (small and tiles_of(p, _SMALL) >= _BUSY):
-        return (*_SMALL, 2 if p.k >= 128 else 1, 1)
+    if p.k < 32 or (small and tiles_of(p, SMALL) >= _BUSY):
+        return (*SMALL, 2 if p.k >= 128 else 1, 1)
     parts = p.k // 256
     if small and parts >= 16:
-        return (*_SMALL, 2, _power(parts, 16))
+        return (*SMALL, 2, _power(parts, 16))
     return None
 
 
@@ -349,11 +349,7 @@ def split_of(schedule: Schedule) -> int:
     return schedule.params[-1] if schedule.variant.startswith("tile") else 1
 
 
-def _k_groups(p: Matmul, limits: Limits) -> Schedule:
-    return k_groups_of(p, _k_rows(p), limits)
-
-
-def _k_rows(p: Matmul) -> int:
+def k_rows(p: Matmul) -> int:
     """Return the rows of a tile of a small result: fewer make more groups, each with more parts of K. With 16, 8, 4
     rows 32 x 256 x 784 takes 7.3, 5.1, 4.3 µs, 64 x 256 x 1024 8.7, 6.2, 6.3, 64 x 256 x 256 4.3, 3.6, 4.2, and
     64 x 1024 x 256 6.5, 7.4, 9.4 (H200, 2026-11-24)."""
@@ -363,7 +359,7 @@ def _k_rows(p: Matmul) -> int:
     return 4 if tiles <= _BUSY // 4 or (tiles <= _BUSY // 2 and p.k >= 1024) else 8
 
 
-def k_groups_of(p: Matmul, rows: int, limits: Limits) -> Schedule:
+def k_groups(p: Matmul, rows: int, limits: Limits) -> Schedule:
     """Schedule a small result; `params` = rows and columns of a tile, parts of K side by side."""
     groups, parts = tiles_of(p, (rows, 16)), 256 // rows
     reason = f"{plural(groups, 'tile')} of {rows}x16 alone would idle: {parts} parts of K = {p.k} side by side"
@@ -378,9 +374,7 @@ def _vectors(p: Matmul, dtype: DType, limits: Limits) -> Schedule:
     in f16, q8, q4 with half as many invocations 1.82, 2.17, 2.44 ms, so 1.76, 1.98, 2.16; H200, 2026-11-23)."""
     quads = -(-p.n // 4)
     wide = 1 if p.b == "nk" else _power(max(1, quads // _GROUPS), 8)
-    each = (16 if p.dual is None else 32) + (4 if p.norm is not None else 0)
-    room = limits.workgroup_bytes // (each * p.m)  # for the sums of an invocation: of four columns, and of squares
-    lanes = 1 << (min(limits.invocations, ROW_GROUP, room).bit_length() - 1)
+    lanes = vector_lanes(p, limits)
     most = min(_power(p.k // 4, ROW_GROUP), lanes // wide)
     steps = _steps(p, dtype)
     if steps == BLOCK:
@@ -390,6 +384,13 @@ def _vectors(p: Matmul, dtype: DType, limits: Limits) -> Schedule:
         return vectors_of(p, max(wide, _power(quads, GROUP // parts)), parts, BLOCK, limits)
     parts = max(min(GROUP // wide, most), _power(min(-(-_VECTORS // (quads * min(p.m, 2))), p.k // 8), most))
     return vectors_of(p, wide, min(parts, _power(p.k // steps, parts)), steps, limits)
+
+
+def vector_lanes(p: Matmul, limits: Limits) -> int:
+    """Return the most invocations of a group whose sums, of four columns and of squares, fit into workgroup memory."""
+    each = (16 if p.dual is None else 32) + (4 if p.norm is not None else 0)
+    room = limits.workgroup_bytes // (each * p.m)
+    return 1 << (min(limits.invocations, ROW_GROUP, room).bit_length() - 1)
 
 
 def _steps(p: Matmul, dtype: DType) -> int:
@@ -409,17 +410,17 @@ def vectors_of(p: Matmul, wide: int, parts: int, steps: int, limits: Limits) -> 
 def _register_tiles(p: Matmul, limits: Limits) -> Schedule:
     # 8x16 is a tenth faster than 8x8 and takes twice as long to compile: 0.4 s (lavapipe, 2 shared cores, 2026-11-21)
     columns = (16, 8, 4) if p.m * p.n * p.k >= _LARGE else (8, 4)
-    best = min(itertools.product((8, 4, 2, 1), columns), key=lambda t: _tile_cost(p, *t))
-    return _registers_of(p, best, limits)
+    best = min(itertools.product((8, 4, 2, 1), columns), key=lambda t: tile_cost(p, *t))
+    return registers_of(p, best, limits)
 
 
-def _registers_of(p: Matmul, best: Tile, limits: Limits) -> Schedule:
+def registers_of(p: Matmul, best: Tile, limits: Limits) -> Schedule:
     tiles = tiles_of(p, best)
     reason = f"software adapter: one {best[0]}x{best[1]} tile in registers per invocation, {plural(tiles, 'tile')}"
     return Schedule(f"registers {best[0]}x{best[1]}", reason, (SIMD, 1, 1), grid(-(-tiles // SIMD), limits), best)
 
 
-def _tile_cost(p: Matmul, rows: int, columns: int) -> float:
+def tile_cost(p: Matmul, rows: int, columns: int) -> float:
     """Estimate the instructions per step over all vectors: an element loaded weighs as much as 8 multiply-adds
     (measured ratios of 8x8, 4x8, 4x4, 2x8 and 1x8 agree within 6 %); 4 vectors side by side cost as much as one."""
     vectors = -(-(-(-p.m // rows) * -(-p.n // columns)) // SIMD)

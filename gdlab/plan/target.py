@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -37,20 +38,37 @@ class Limits:
     invocations: int = 256
 
 
+@dataclass(frozen=True, slots=True)
+class TunedSchedule:
+    """The fastest schedule of a kernel that was measured: the kernel with its sizes, the numbers of the schedule
+    (`Dispatch.params`), and the times of both, that of the schedule which the rules choose besides."""
+
+    kernel: str
+    params: tuple[int, ...]
+    nanoseconds: int
+    rule_nanoseconds: int
+
+
 @dataclass(frozen=True)
 class Tuning:
-    """Schedules that were measured on a device: (kernel with its sizes, numbers of the schedule), sorted. Plans and
-    pieces of one target choose by one table, so equal work runs with equal bits."""
+    """Schedules that were measured on a device, where they are other than those of the rules; sorted by kernel, each
+    once. Plans and pieces of one target choose by one table, so equal work runs with equal bits."""
 
-    schedules: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    schedules: tuple[TunedSchedule, ...] = ()
 
     def __hash__(self) -> int:
         return hash(self.digest)  # schedules are looked up by target, a table may be long
 
     @cached_property
     def digest(self) -> str:
-        """16 hex digits over the table; empty where it is empty."""
-        return hashlib.sha256(repr(self.schedules).encode()).hexdigest()[:16] if self.schedules else ""
+        """16 hex digits over kernels and schedules, not over their times; empty where the table is empty."""
+        chosen = [(s.kernel, s.params) for s in self.schedules]
+        return hashlib.sha256(repr(chosen).encode()).hexdigest()[:16] if chosen else ""
+
+    @cached_property
+    def by_kernel(self) -> Mapping[str, TunedSchedule]:
+        """The schedules by their kernels."""
+        return {s.kernel: s for s in self.schedules}
 
 
 @dataclass(frozen=True, slots=True)

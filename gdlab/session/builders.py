@@ -11,10 +11,12 @@ from gdlab.base.errors import ArgumentError, GraphError
 from gdlab.devices.base import Device
 from gdlab.devices.calibrate import device_roofline
 from gdlab.devices.choose import device as choose_device
+from gdlab.devices.tune import check_seconds, tune, tuned_target
 from gdlab.graph import Graph
 from gdlab.op.cost import DEVICE, Cost
 from gdlab.op.storage import check_caches
 from gdlab.plan import plan_cache
+from gdlab.plan.candidates import products_of
 from gdlab.plan.records import ExecutionPlan, PlanMode
 from gdlab.plan.target import CompileOptions, Target
 from gdlab.rewrite import RULES, OptimizeReport
@@ -33,7 +35,10 @@ class SessionConfig:
     `disable`, `only`, `cost`, `budget`), None: no optimization at all. `skip_full_optimize`: none after
     differentiation. `debug`: no dispatch fusion and no aliasing, so that every node which the optimizer leaves can be
     read. `cache`: a file. `share_parameters_from`: a session on the same device whose parameters this one reads and
-    writes too; `shared`: those of these names alone."""
+    writes too; `shared`: those of these names alone. `tune`: use the schedules of products that were measured on this
+    adapter, after a search for missing ones of at most so many seconds (0: none are used; on cpu, and with a tile in
+    `compile`, there is nothing to choose). They are kept in `tuning-<adapter>.json` in gdlab's cache folder."""
+
 
     mode: PlanMode = "training"
     device: DeviceLike = "auto"
@@ -44,6 +49,7 @@ class SessionConfig:
     debug: bool = False
     share_parameters_from: Session | None = None
     shared: Collection[str] | None = None
+    tune: float = 0.0
 
     @property
     def options(self) -> CompileOptions:
@@ -100,10 +106,10 @@ def build(graph: Graph, config: SessionConfig | None = None) -> tuple[Session, O
     if config.optimize and "cost" in config.optimize:
         priced = {**config.optimize, "cost": cost_on(config.optimize["cost"], device)}
         config = replace(config, optimize=priced)
-    made = _from_cache(graph, config, device.target)
+    made = _tuned(graph, config, device)
     other = config.share_parameters_from
     if isinstance(other, Session) and not set(made.plan.derived_params) <= set(other.loaded.plan.derived_params):
-        made = _from_cache(graph, replace(config, optimize=_without_packing(config.optimize or {})), device.target)
+        made = _tuned(graph, replace(config, optimize=_without_packing(config.optimize or {})), device)
     return open_session(made.plan, device, made.nodes, other, config.shared), made.report
 
 
@@ -148,6 +154,15 @@ def cost_on(cost: str | Cost, device: DeviceLike) -> str | Cost:
     return device_roofline(resolve_device(device)) if isinstance(cost, str) and cost == DEVICE else cost
 
 
+def _tuned(graph: Graph, config: SessionConfig, device: Device) -> Compiled:
+    """Return the plan of a graph, with measured schedules if the configuration asks for them."""
+    if not config.tune or config.options.tile is not None:
+        return _from_cache(graph, config, device.target)
+    made = _from_cache(graph, config, tuned_target(device))
+    target = tuned_target(device, tune(device, products_of(made.plan), config.tune))
+    return made if target == made.plan.target else _from_cache(graph, config, target)
+
+
 def _from_cache(graph: Graph, config: SessionConfig, target: Target) -> Compiled:
     """Return the plan of a graph as `compiled` does, read from the plan cache if the configuration names one."""
     written = _checked(graph)
@@ -174,6 +189,7 @@ def _check_config(config: SessionConfig) -> None:
         raise ArgumentError("build", "optimize", repr(config.optimize), f"a dict of {', '.join(sorted(_OPTIONS))}")
     if config.cache is not None and not isinstance(config.cache, (str, os.PathLike)):
         raise ArgumentError("build", "cache", repr(config.cache), "a path")
+    check_seconds("build", config.tune)
 
 
 def _checked(graph: Graph) -> Graph:

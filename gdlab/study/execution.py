@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -13,8 +13,12 @@ from gdlab.base.types import f32
 from gdlab.base.words import listed
 from gdlab.compiled import CompiledGraph, build_compiled_graph
 from gdlab.devices.base import Device
+from gdlab.devices.tune import TuningProgress, check_seconds, tune, tuned_target
+from gdlab.devices.tuning_file import TunedKernel, kept_kernels
 from gdlab.graph import Graph
+from gdlab.plan.candidates import products_of
 from gdlab.plan.records import ExecutionPlan
+from gdlab.plan.target import Target, Tuning
 from gdlab.plan.update import Recipe, update_of
 from gdlab.session import (
     DeviceLike,
@@ -33,6 +37,18 @@ from gdlab.session.updates import UpdateSettings
 
 
 @dataclass(frozen=True, slots=True)
+class PlanTuning:
+    """The schedules that were tried for the products of a plan, each with its dispatches: of study `name` on `device`.
+    `untried`: the number of products without any; `in_use`: whether the plan runs the chosen ones."""
+
+    name: str
+    device: str
+    kernels: tuple[tuple[TunedKernel, tuple[int, ...]], ...]
+    untried: int
+    in_use: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Opening:
     """The state that a new session begins with: a feed as a person gave it, the rule of the update and its settings."""
 
@@ -46,7 +62,8 @@ class Execution:
 
     `home`: the graph whose Values people hold. `weights`: parameters that every session begins with. `opened`: the
     session that was opened last, closed or not, and its runner; only `reopen` puts another in the place of a closed
-    one, whose parameters are gone. `rev` counts the changes that documents show.
+    one, whose parameters are gone. `rev` counts the changes that documents show; `tuning` are measured schedules of
+    this plan's products.
     """
 
     def __init__(
@@ -56,6 +73,7 @@ class Execution:
         self.wanted_device = device
         self.opened: tuple[Session, Runner] | None = None
         self.rev = 0
+        self.tuning = Tuning()
         self._home = home
         self._opening = Opening()
         self._given: tuple[Any, Feed | None] = None, None  # the feed as it was given, and what was made of it
@@ -69,7 +87,12 @@ class Execution:
     @property
     def plan(self) -> ExecutionPlan:
         """Return the execution plan on this device."""
-        return self.pipeline.plan(self.device.target)
+        return self.pipeline.plan(self.target_of(self.device))
+
+    def target_of(self, device: Device) -> Target:
+        """Return the target to compile for a device: with the schedules that `tune` found, if it is like our own."""
+        alike = self.tuning.schedules and device.target == self.device.target
+        return replace(device.target, tuning=self.tuning) if alike else device.target
 
     def totals(self, recipe: Recipe | None = None) -> StepTotals:
         """Return the dispatches, groups and bytes of a step, with the update of the open session; with `recipe`, that
@@ -152,7 +175,7 @@ class Execution:
 
     def open_on(self, device: Device, feeds: Mapping[str, Any] = MappingProxyType({})) -> Session:
         """Return a new session on a device, with these inputs and parameters set; the caller closes it."""
-        session = open_session(self.pipeline.plan(device.target), device, self.pipeline.nodes(self._home))
+        session = open_session(self.pipeline.plan(self.target_of(device)), device, self.pipeline.nodes(self._home))
         for name, values in {**self.weights, **feeds}.items():
             (session.set_input if session.has_input(name) else session.set_parameter)(name, values)
         return session
@@ -236,6 +259,31 @@ class Execution:
         self.runner.read_losses()
         self.rev += 1
         return profile
+
+    def tune(self, seconds: float, tell: Callable[[TuningProgress], None]) -> PlanTuning:
+        """Search the schedules of the plan's products, for at most so many seconds (0: no search). The plan takes them
+        unless a session was opened, which keeps its own. What was found is kept, also if the search is interrupted."""
+        check_seconds("tune", seconds)
+        if self.has_session:
+            self.runner.refuse_while_running("a search of schedules")
+        products = products_of(self.plan) if self.pipeline.compile.tile is None else {}
+        known: dict[str, TunedKernel] = {}
+        try:
+            if seconds:
+                known = tune(self.device, products, seconds, tell)
+        finally:
+            if self.opened is None and products:
+                self.tuning = tuned_target(self.device, known).tuning
+                self.rev += 1
+        return self.tuned(known)
+
+    def tuned(self, found: Mapping[str, TunedKernel] = MappingProxyType({})) -> PlanTuning:
+        """Return what is known of the schedules of the plan's products on this device: kept, or `found` just now."""
+        known = {**kept_kernels(self.device.info), **found}
+        products = {str(key): places for key, places in products_of(self.plan).items()}
+        rows = tuple((known[name], places) for name, places in products.items() if name in known)
+        chosen = all(self.plan.dispatches[places[0]].params == kernel.chosen.params for kernel, places in rows)
+        return PlanTuning(self.name, str(self.device.info), rows, len(products) - len(rows), chosen)
 
     def close(self, replaced_by: str = "") -> None:
         """Close the session; the study's graphs, reports and plan stay readable. `replaced_by`: what takes its place,

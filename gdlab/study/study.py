@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from gdlab.base.errors import ArgumentError, AutodiffError, GraphError
 from gdlab.base.words import nbytes, plural, whole
 from gdlab.compiled import CompiledGraph
 from gdlab.devices.base import Device
+from gdlab.devices.tune import TuningProgress
 from gdlab.graph import Graph, Value, shown_names
 from gdlab.op import Safety
 from gdlab.op.cost import Cost
@@ -36,7 +37,7 @@ from gdlab.session.run.lookout import Watched
 from gdlab.session.run.runner import Runner
 from gdlab.study.checks import Checks
 from gdlab.study.debug import Debugger
-from gdlab.study.execution import Execution, Opening
+from gdlab.study.execution import Execution, Opening, PlanTuning
 from gdlab.study.gradcheck import GradientCheck
 from gdlab.study.microscope import Against, Microscope
 from gdlab.study.node_values import NodeValues
@@ -286,6 +287,14 @@ class Study:
         """Time every dispatch over a few steps, against what the roofline predicts; the document has the times. The
         session is then put back as it was; with `train` the steps are real ones, and count."""
         return self.execution.trace(samples, train)
+
+    def tune(
+        self, seconds: float = 10.0, tell: Callable[[TuningProgress], None] = lambda progress: None
+    ) -> PlanTuning:
+        """Search the fastest schedules of the plan's products on this device, for at most so many seconds (0: only tell
+        what is known); `tell` is called before each product. They are kept for this adapter, and the plan takes them
+        unless a session was opened. On cpu there is nothing to search."""
+        return self.execution.tune(seconds, tell)
 
     def close(self, replaced_by: str = "") -> None:
         """Close the session; the study's graphs, reports and plan stay readable. What needs the session is refused from

@@ -13,6 +13,8 @@ from networks import mlp as tour_network
 from playwright.sync_api import Page, expect
 
 from gdlab.devices.cpu import calls
+from gdlab.devices.tuning_file import Trial, TunedKernel
+from gdlab.study.execution import PlanTuning
 from gdlab.study.study import Study
 from gdlab.view.answer.answer_html import answer_html
 from gdlab.view.answer.answer_record import Answer
@@ -24,6 +26,7 @@ from gdlab.view.answer.making import (
     step_answer,
     watch_answer,
 )
+from gdlab.view.answer.tuning_answer import tuning_answer
 from gdlab.view.text.doctor import DoctorRow, doctor_rows
 
 SHOW = """html => {
@@ -100,8 +103,17 @@ def answers(study: Study) -> list[Answer]:
     rows = [*doctor_rows(), DoctorRow("front end", "not built", "bad", "python labextension/frontend.py builds it")]
     return [
         broken, sound, gradient_answer(study.check_gradient(relu), study), times, watch_answer(study),
-        step_answer(study, "mlp: two dispatches", ""), doctor_answer(rows, ""),
+        step_answer(study, "mlp: two dispatches", ""), doctor_answer(rows, ""), tuning_answer(tried(), study),
     ]  # fmt: skip
+
+
+def tried() -> PlanTuning:
+    """Schedules of long names, the rule's own, a chosen one and a refused one; the plan does not run them."""
+    names = ["tile 128x128x16 inside 2 split 16, 8x8 each", "tile 64x128x16 split 4, 8x8 each", "k-parallel 16x16"]
+    trials = [Trial(name, (i,), 90_000 - 30_000 * i) for i, name in enumerate(names)]
+    refused = Trial("vector 32x8", (9,), 0, "tune: WGSL: given " + "Shader validation error; " * 8 + "wanted a kernel")
+    kernel = TunedKernel("matmul 3x2048x5632 mk·nk f16 norm dual", (*trials, refused))
+    return PlanTuning("mlp", "wgpu, an adapter (hardware adapter)", ((kernel, tuple(range(40))),), 2, False)
 
 
 def test_answers_fit_and_can_be_read_in_both_themes(page: Page, answers: list[Answer]) -> None:

@@ -31,6 +31,7 @@ MAGICS = [
     "%graph NAME", "%graph_opt NAME", "%graph_grad NAME", "%graph_plan NAME", "%graph_run NAME", "%graph_step NAME",
     "%graph_pause NAME", "%graph_resume NAME", "%graph_reset NAME", "%graph_trace NAME", "%graph_check NAME",
     "%graph_save NAME a.svg", "%graph_watch NAME h", "%graph_break NAME nonfinite", "%graph_look NAME h",
+    "%graph_tune NAME",
 ]  # fmt: skip
 
 

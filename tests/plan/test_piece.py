@@ -29,13 +29,15 @@ from gdlab.plan.codec import from_json, to_json
 from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.piece import PIECES, Piece, piece
 from gdlab.plan.plan_cache import key_of
-from gdlab.plan.target import Tuning
+from gdlab.plan.target import TunedSchedule, Tuning
 
 HARDWARE = Target.portable()
 SOFTWARE, CPU = Target("wgpu", "software", Limits()), Target("cpu", "cpu", Limits())
 TARGETS = {"hardware": HARDWARE, "software": SOFTWARE, "cpu": CPU}
 UNFUSED = CompileOptions(fuse_dispatches=False)
-TUNED = replace(HARDWARE, tuning=Tuning((("matmul mk kn 64x64x64", (32, 32, 16, 4, 4, 1, 1, 1)),)))
+TUNED = replace(
+    HARDWARE, tuning=Tuning((TunedSchedule("matmul 64x64x64 mk·kn f32", (32, 32, 16, 4, 4, 1, 1, 1), 1000, 2000),))
+)
 
 
 @dataclass

@@ -29,7 +29,7 @@ def test_signatures_of_the_builders() -> None:
     assert names(gd.build_session_with_report) == ["graph", "device"]
     assert names(gd.build_session_cached) == ["graph", "cache_path", "device"]
     config = ["mode", "device", "optimize", "compile", "cache", "skip_full_optimize", "debug", "share_parameters_from",
-              "shared"]  # fmt: skip
+              "shared", "tune"]  # fmt: skip
     assert names(SessionConfig) == config
     debug = SessionConfig.debug()
     assert debug.debug is True and not debug.options.fuse_dispatches and not debug.options.alias
