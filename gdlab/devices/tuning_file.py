@@ -18,7 +18,7 @@ from typing import Any
 
 from gdlab.base.words import clipped
 from gdlab.devices.base import DeviceInfo
-from gdlab.op.cost import calibration_file
+from gdlab.op.machines import calibration_file
 from gdlab.plan.target import TunedSchedule, Tuning
 
 FORMAT = 1
@@ -72,7 +72,7 @@ def kept_kernels(info: DeviceInfo) -> dict[str, TunedKernel]:
             data = file.read(_MOST_BYTES + 1)
     except FileNotFoundError:
         return {}
-    except (OSError, RuntimeError) as error:  # RuntimeError: no home folder
+    except (OSError, ArgumentError) as error:  # ArgumentError: no home folder
         _warn(f"cannot be read ({error})")
         return {}
     try:

@@ -36,8 +36,8 @@ feed.__module__ = "__main__"  # as in a notebook: it is sent by value
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Cluster]:
-    """Two engines with as many BLAS threads as this process: on some processors (an EPYC without AVX-512) the threads of
-    OpenBLAS change the bits of a product."""
+    """Two engines with as many BLAS threads as this process: on some processors (an EPYC without AVX-512) the threads
+    of OpenBLAS change the bits of a product."""
     needs("mpi")
     threads = os.environ.get("OPENBLAS_NUM_THREADS") or str(os.cpu_count())
     with pytest.MonkeyPatch.context() as patch:
