@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gdlab.base.errors import ArgumentError
 from gdlab.base.words import clipped
 from gdlab.devices.base import DeviceInfo
 from gdlab.op.machines import calibration_file
