@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Sequence
 
 from gdlab.plan.dispatch import Dispatch
-from gdlab.plan.records import Interval, MemoryPlan, PlanBuffer, Slot
+from gdlab.plan.records import ExecutionPlan, Interval, MemoryPlan, PlanBuffer, Slot
 from gdlab.plan.target import CompileOptions, Target
 
 _PINNED = {
@@ -47,6 +47,7 @@ def memory_plan(
     slot_of = {b: slot for slot, t in enumerate(tenants) for b in t}
     return MemoryPlan(
         tuple(slot_of[b.id] for b in buffers),
+        (0,) * len(buffers),
         tuple(Slot(n, tuple(t)) for n, t in zip(sizes, tenants, strict=True)),
         intervals,
         tuple(sorted(pinned.items())),
@@ -60,6 +61,14 @@ def memory_plan(
 def padded(nbytes: int, alignment: int) -> int:
     """Round `nbytes` up to the alignment."""
     return max(1, -(-nbytes // alignment)) * alignment
+
+
+def successors(plan: ExecutionPlan, buffer: int) -> tuple[int, ...]:
+    """Return the buffers that are written later in a step over bytes of this one, in order of their first writes."""
+    starts, tenants = plan.memory.offset_of, plan.memory.slots[plan.memory.slot_of[buffer]].tenants
+    start, stop = starts[buffer], starts[buffer] + plan.buffers[buffer].nbytes
+    later = tenants[tenants.index(buffer) + 1 :]
+    return tuple(b for b in later if starts[b] < stop and start < starts[b] + plan.buffers[b].nbytes)
 
 
 def _by_first_write(buffer: PlanBuffer, intervals: Sequence[Interval]) -> tuple[int, int, int]:
