@@ -18,12 +18,14 @@ BAR = 1.15
 
 @dataclass(frozen=True, slots=True)
 class PlanFootprint:
-    """Bytes of a plan: what its slots take, and the most that is alive at any one dispatch, unrounded."""
+    """Bytes of a plan: what its slots take, and the most that is alive at any one dispatch, unrounded. `beside`: how
+    many buffers begin behind the first byte of a slot."""
 
     name: str
     physical: int
     live: int
     logical: int
+    beside: int
 
     @property
     def ratio(self) -> float:
@@ -132,11 +134,13 @@ def footprint(name: str, target: Target) -> PlanFootprint:
     """Of one network, compiled as a session would."""
     build, mode = NETWORKS[name]
     plan = compiled(build(), SessionConfig(mode=mode), target).plan
-    return PlanFootprint(name, plan.memory.physical_bytes, live_bytes(plan), sum(plan.buffer_sizes))
+    beside = sum(offset > 0 for offset in plan.memory.offset_of)
+    return PlanFootprint(name, plan.memory.physical_bytes, live_bytes(plan), sum(plan.buffer_sizes), beside)
 
 
 def memory_rows() -> Iterator[Row]:
     """Physical by live bytes, of all networks."""
     for found in (footprint(name, Target.portable()) for name in NETWORKS):
-        beside = f"live {found.live / 1e6:.2f} MB, bar {BAR}; without sharing {found.logical / 1e6:.2f} MB"
-        yield Row(f"memory, {found.name}", f"**{found.ratio:.3f}** × live ({found.physical / 1e6:.2f} MB)", beside)
+        told = f"live {found.live / 1e6:.2f} MB, bar {BAR}; without sharing {found.logical / 1e6:.2f} MB"
+        told += f"; {found.beside} buffers side by side" if found.beside else ""
+        yield Row(f"memory, {found.name}", f"**{found.ratio:.3f}** × live ({found.physical / 1e6:.2f} MB)", told)

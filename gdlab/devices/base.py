@@ -383,8 +383,8 @@ class Program(ABC):
 
     @abstractmethod
     def memory_at(self, buffer: int) -> tuple[Any, int]:
-        """Return the memory that a buffer lies in (on cpu an array of its shape), and the bytes that other memory in
-        its place must have."""
+        """Return the memory of a buffer that shares its slot with no other (on cpu an array of its shape), and the
+        bytes that other memory in its place must have."""
 
     @abstractmethod
     def bytes_in(self, memory: object) -> int | None:

@@ -15,10 +15,9 @@ from gdlab.base.errors import CompileError, SessionError
 from gdlab.base.types import Shape
 from gdlab.base.words import nbytes
 from gdlab.plan.records import ExecutionPlan, PlanBuffer, Update
-from gdlab.plan.target import Limits
+from gdlab.plan.target import ALIGN, Limits
 from gdlab.plan.verify import verify, verify_update
 
-ALIGN = 256  # bytes; portable, whatever the adapter asks for
 LINE = 64  # bytes of the cache that are loaded together
 
 
@@ -32,16 +31,17 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a tensor: at the beginning of the device buffer `home` of `nbytes` bytes."""
+    """The place of a tensor: from byte `offset` on in the device buffer `home` of `nbytes` bytes."""
 
     buffer: PlanBuffer
     home: tuple[str, int]
     nbytes: int
+    offset: int = 0
 
     @property
     def bound(self) -> int:
         """Bytes that a binding of the tensor spans: rounded up, so that vector loads of its tail stay inside."""
-        return min(round_up(self.buffer.nbytes), self.nbytes)
+        return min(round_up(self.buffer.nbytes), self.nbytes - self.offset)
 
 
 def zeros(shape: Shape, dtype: Any) -> np.ndarray[Any, Any]:
@@ -61,9 +61,10 @@ def round_up(nbytes: int) -> int:
 
 def plan_places(plan: ExecutionPlan) -> dict[int, Place]:
     """Return the places of the tensors of a plan, by buffer id: one device buffer per memory slot."""
-    slots = plan.memory.slots
-    tenants = zip(plan.buffers, plan.memory.slot_of, strict=True)
-    return {buffer.id: Place(buffer, ("slot", slot), round_up(slots[slot].nbytes)) for buffer, slot in tenants}
+    memory = plan.memory
+    sizes = [round_up(slot.nbytes) for slot in memory.slots]
+    tenants = zip(plan.buffers, memory.slot_of, memory.offset_of, strict=True)
+    return {buffer.id: Place(buffer, ("slot", slot), sizes[slot], offset) for buffer, slot, offset in tenants}
 
 
 def state_places(buffers: Iterable[PlanBuffer]) -> dict[int, Place]:

@@ -23,7 +23,7 @@ from gdlab.plan.verify import verify
 
 _PORTABLE = Target.portable()
 _DEFAULT = CompileOptions()
-VERSION = 2
+VERSION = 3
 
 
 def compile(

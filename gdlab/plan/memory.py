@@ -1,13 +1,15 @@
-"""Place buffers in memory: lifetimes in groups, and one slot for buffers whose lives do not overlap."""
+"""Place buffers in memory: lifetimes in groups, and slots for buffers whose lives or bytes do not overlap."""
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from gdlab.plan.dispatch import Dispatch
-from gdlab.plan.records import Interval, MemoryPlan, PlanBuffer, Slot
-from gdlab.plan.target import CompileOptions, Target
+from gdlab.plan.records import ExecutionPlan, Interval, MemoryPlan, PlanBuffer, Slot
+from gdlab.plan.target import ALIGN, CompileOptions, Target
 
 _PINNED = {
     "input": "written by the host before a step",
@@ -23,13 +25,16 @@ _PINNED = {
 
 ENOUGH = 1.02  # of the peak: with so little to gain no second placement is tried
 SPARE = 1.1  # of the peak, that placements may take in which groups run without a barrier inside
+BESIDE, BESIDE_BYTES = 1.12, 64 << 10  # of the peak, and bytes: above both together tenants stand side by side
+MOST_BESIDE = 300  # buffers placed side by side: the time grows with their square (360: 95 ms, 2 cores, 2026-11-24)
 Lives = dict[int, tuple[int, int, int]]  # buffer → bytes, first and last group
 
 
 def memory_plan(
     buffers: Sequence[PlanBuffer], dispatches: Sequence[Dispatch], options: CompileOptions, target: Target
 ) -> MemoryPlan:
-    """Place every pinned buffer in a slot of its own, and the others in shared slots: the smaller of two placements."""
+    """Place every pinned buffer in a slot of its own, and the others in shared slots, one after the other; where that
+    takes much more than what is alive, side by side."""
     alignment = target.limits.alignment
     intervals = intervals_of(buffers, dispatches)
     pinned = _pins(buffers, intervals, options)
@@ -41,12 +46,20 @@ def memory_plan(
         if b.id not in pinned
     }
     new = _behind_others(lives, intervals, dispatches) if target.adapter_class == "hardware" else set()
-    shared = _placed(lives, new, alone, peak) if options.alias else [[b] for b in lives]
+    shared, offsets = [[b] for b in lives], dict[int, int]()
+    if options.alias:
+        shared = _placed(lives, new, alone, peak)
+        decoded = any(buffers[b].dtype.is_storage for b in lives)  # on cpu these take more bytes than on other devices
+        if alone + _bytes(shared, lives) > BESIDE * peak + BESIDE_BYTES and len(lives) <= MOST_BESIDE and not decoded:
+            beside, places = _side_by_side(lives, _apart(dispatches))
+            if _bytes(beside, lives, places) < _bytes(shared, lives):
+                shared, offsets = beside, places
     tenants = sorted([*shared, *([b] for b in pinned)], key=lambda t: _by_first_write(buffers[t[0]], intervals))
-    sizes = [max(padded(buffers[b].nbytes, alignment) for b in t) for t in tenants]
+    sizes = [max(offsets.get(b, 0) + padded(buffers[b].nbytes, alignment) for b in t) for t in tenants]
     slot_of = {b: slot for slot, t in enumerate(tenants) for b in t}
     return MemoryPlan(
         tuple(slot_of[b.id] for b in buffers),
+        tuple(offsets.get(b.id, 0) for b in buffers),
         tuple(Slot(n, tuple(t)) for n, t in zip(sizes, tenants, strict=True)),
         intervals,
         tuple(sorted(pinned.items())),
@@ -60,6 +73,14 @@ def memory_plan(
 def padded(nbytes: int, alignment: int) -> int:
     """Round `nbytes` up to the alignment."""
     return max(1, -(-nbytes // alignment)) * alignment
+
+
+def successors(plan: ExecutionPlan, buffer: int) -> tuple[int, ...]:
+    """Return the buffers that are written later in a step over bytes of this one, in order of their first writes."""
+    starts, tenants = plan.memory.offset_of, plan.memory.slots[plan.memory.slot_of[buffer]].tenants
+    start, stop = starts[buffer], starts[buffer] + plan.buffers[buffer].nbytes
+    later = tenants[tenants.index(buffer) + 1 :]
+    return tuple(b for b in later if starts[b] < stop and start < starts[b] + plan.buffers[b].nbytes)
 
 
 def _by_first_write(buffer: PlanBuffer, intervals: Sequence[Interval]) -> tuple[int, int, int]:
@@ -95,8 +116,8 @@ def _shared(lives: Lives, new: set[int], peak: int) -> list[list[int]]:
     return min(first, _largest_first(lives, new), key=lambda placed: _bytes(placed, lives))
 
 
-def _bytes(placed: list[list[int]], lives: Lives) -> int:
-    return sum(max(lives[b][0] for b in tenants) for tenants in placed)
+def _bytes(placed: list[list[int]], lives: Lives, offsets: Mapping[int, int] = MappingProxyType({})) -> int:
+    return sum(max(offsets.get(b, 0) + lives[b][0] for b in tenants) for tenants in placed)
 
 
 def _in_time(lives: Lives, new: set[int]) -> list[list[int]]:
@@ -146,6 +167,49 @@ def _largest_first(lives: Lives, new: set[int]) -> list[list[int]]:
         else:
             slots.append([(first, last, buffer)])
     return [[buffer for _, _, buffer in slot] for slot in slots]
+
+
+# side by side: several tenants of a slot at once ----------------------------------------------------------------------
+def _apart(dispatches: Sequence[Dispatch]) -> dict[int, set[int]]:
+    """Return, by buffer, those that it may not stand beside: used in one barrier group, where one of both is written.
+    A dispatch has one access to each memory, and WebGPU would make the dispatches of the group wait for each other."""
+    apart: dict[int, set[int]] = {}
+    for _, group in itertools.groupby(dispatches, lambda d: d.group):
+        together = list(group)
+        written = {b for d in together for b in d.writes}
+        used = written.union(*(d.reads for d in together))
+        for b in used:
+            apart.setdefault(b, set()).update(used if b in written else written)
+    return apart
+
+
+def _side_by_side(lives: Lives, apart: Mapping[int, set[int]]) -> tuple[list[list[int]], dict[int, int]]:
+    """Place the largest buffer first, each into the smallest gap that some slot has while the buffer lives; where there
+    is none it makes a new slot. Return the tenants of the slots, in order of their lives, and where each begins."""
+    tenants, sizes, starts = list[list[int]](), list[int](), dict[int, int]()
+    for buffer, (nbytes, first, last) in sorted(lives.items(), key=lambda item: (-item[1][0], item[1][1], item[0])):
+        need = padded(nbytes, ALIGN)
+        fitting: list[tuple[int, int, int]] = []  # (bytes, slot, start)
+        for slot, size in enumerate(sizes):
+            beside = [b for b in tenants[slot] if lives[b][1] <= last and first <= lives[b][2]]
+            if apart.get(buffer, set()).isdisjoint(beside):
+                taken = sorted((starts[b], starts[b] + padded(lives[b][0], ALIGN)) for b in beside)
+                fitting += [(stop - start, slot, start) for start, stop in _gaps(taken, size) if stop - start >= need]
+        _, slot, starts[buffer] = min(fitting, default=(need, len(sizes), 0))
+        if slot == len(sizes):
+            sizes.append(need)
+            tenants.append([])
+        tenants[slot].append(buffer)
+    return [sorted(each, key=lambda b: lives[b][1:]) for each in tenants], starts
+
+
+def _gaps(taken: Iterable[tuple[int, int]], size: int) -> Iterable[tuple[int, int]]:
+    """Yield what sorted ranges, which may overlap, leave of the bytes up to `size`."""
+    end = 0
+    for start, stop in (*taken, (size, size)):
+        if end < start:
+            yield end, start
+        end = max(end, stop)
 
 
 # lives ----------------------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ class BarrierGroup:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One device buffer: its size (a multiple of 256) and its tenants in order of their lives."""
+    """One device buffer: its size (a multiple of 256) and its tenants in order of their first writes."""
 
     nbytes: int
     tenants: tuple[int, ...]
@@ -97,9 +97,11 @@ def _stored(record: MemoryPlan | ExecutionPlan) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The place of every buffer; `peak_bytes` are alive in group `peak_group`, more than in any other."""
+    """The place of every buffer: its slot, and the byte of it at which the buffer begins (a multiple of 256; 0 where a
+    slot has one tenant at a time). `peak_bytes` are alive in group `peak_group`, more than in any other."""
 
     slot_of: tuple[int, ...]
+    offset_of: tuple[int, ...]
     slots: tuple[Slot, ...]
     intervals: tuple[Interval, ...]
     pins: tuple[tuple[int, str], ...]

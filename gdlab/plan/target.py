@@ -24,6 +24,7 @@ class CompileOptions:
 
 
 AdapterClass = Literal["hardware", "software", "cpu"]
+ALIGN = 256  # bytes, at whose multiples a range of device memory may begin; portable, whatever the adapter asks for
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Limits:
     workgroups_per_axis: int = 65535
     binding_bytes: int = 128 << 20
     storage_buffers: int = 8
-    alignment: int = 256
+    alignment: int = ALIGN
     workgroup_bytes: int = 16384
     invocations: int = 256
 

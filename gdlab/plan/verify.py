@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import bisect
+import heapq
 import itertools
 import math
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from gdlab.base.errors import CompileError
 from gdlab.plan.dispatch import Arg, Dispatch, Matmul, Operand, PointOp, UpdateCore
 from gdlab.plan.records import ExecutionPlan, MemoryPlan, PlanBuffer, Update
 from gdlab.plan.spread import doubles, flat, normalizes, update_groups
-from gdlab.plan.target import Limits
+from gdlab.plan.target import ALIGN, Limits
 
 # kinds of buffers that hold something before the first dispatch
 _HELD = ("input", "parameter", "derived", "constant", "state")
@@ -259,8 +262,9 @@ def _check_references(plan: ExecutionPlan) -> None:
     for i, d in enumerate(plan.dispatches):
         if d.index != i:
             raise CompileError("plan", "dispatch index", d.index, str(i))
-    if len(plan.memory.slot_of) != count:
-        raise CompileError("memory", "slots", f"{len(plan.memory.slot_of)} places", str(count))
+    for what, places in (("slots", plan.memory.slot_of), ("offsets", plan.memory.offset_of)):
+        if len(places) != count:
+            raise CompileError("memory", what, f"{len(places)} places", str(count))
     for what, ids in _references(plan):
         for ref in ids:
             if not 0 <= ref < count:
@@ -333,7 +337,8 @@ def _check_written_before_read(plan: ExecutionPlan) -> None:
 def _check_memory(
     buffers: Sequence[PlanBuffer], dispatches: Sequence[Dispatch], memory: MemoryPlan, limits: Limits
 ) -> None:
-    """Check that slots hold their tenants, pinned ones hold one, and two tenants never live in one group."""
+    """Check that slots hold their tenants, pinned ones hold one, and two tenants with common bytes never live in one
+    group. (That no dispatch binds a slot twice and writes it is checked by dispatch.)"""
     first, last = _lives(buffers, dispatches)
     tenants: list[list[int]] = [[] for _ in memory.slots]
     for b, place in enumerate(memory.slot_of):
@@ -345,15 +350,57 @@ def _check_memory(
         held = sorted(tenants[number], key=lambda b: first[b])
         if sorted(slot.tenants) != sorted(held):
             raise CompileError(f"slot {number}", "tenants", list(slot.tenants), str(sorted(held)))
-        if slot.nbytes % limits.alignment or any(buffers[b].nbytes > slot.nbytes for b in held):
-            need = max(buffers[b].nbytes for b in held)
+        need = max((memory.offset_of[b] + buffers[b].nbytes for b in held), default=0)
+        if slot.nbytes % limits.alignment or slot.nbytes < need:
             raise CompileError(f"slot {number}", "size", slot.nbytes, f"≥ {need}, a multiple of {limits.alignment}")
         if len(held) > 1 and any(b in pinned for b in held):
             raise CompileError(f"slot {number}", "tenants", held, "a pinned buffer alone")
-        for b, after in zip(held, held[1:], strict=False):
-            if last[b] >= first[after]:
-                given = f"buffer {b} until group {last[b]}, buffer {after} from group {first[after]}"
-                raise CompileError(f"slot {number}", "lives", given, "strictly one after the other")
+        _check_offsets(number, held, buffers, memory, max(ALIGN, limits.alignment))
+        starts = [memory.offset_of[b] for b in held]
+        placed = [Tenant(b, first[b], last[b], s, s + buffers[b].nbytes) for b, s in zip(held, starts, strict=True)]
+        for before, b in clashes(placed):
+            given = f"buffer {before} until group {last[before]}, buffer {b} from group {first[b]}"
+            raise CompileError(f"slot {number}", "lives", given, "strictly one after the other")
+
+
+def _check_offsets(
+    number: int, held: Sequence[int], buffers: Sequence[PlanBuffer], memory: MemoryPlan, alignment: int
+) -> None:
+    """Check that offsets are aligned; a pinned buffer, which other memory may replace, and values of fewer bits, which
+    cpu holds decoded in more bytes, begin their slots."""
+    whole = any(b in memory.pinned or buffers[b].kind != "intermediate" or buffers[b].dtype.is_storage for b in held)
+    for b in held:
+        offset = memory.offset_of[b]
+        if offset < 0 or offset % alignment or (whole and offset):
+            wanted = "0" if whole else f"0, {alignment}, …"
+            raise CompileError(f"slot {number}", f"offset of buffer {b}", offset, wanted)
+
+
+class Tenant(NamedTuple):
+    """A buffer in a slot: the groups and the bytes (start … stop − 1) that it takes."""
+
+    buffer: int
+    first: int
+    last: int
+    start: int
+    stop: int
+
+
+def clashes(tenants: Iterable[Tenant]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of buffers, the one that is there first before, that share a byte of their slot in some group; none
+    if no two do."""
+    alive: list[tuple[int, Tenant]] = []  # by start; until a pair is found no two share a byte
+    ends: list[tuple[int, int, Tenant]] = []  # a heap, by last group
+    for tenant in sorted(tenants, key=lambda t: (t.first, t.buffer)):
+        while ends and ends[0][0] < tenant.first:
+            _, *entry = heapq.heappop(ends)
+            del alive[bisect.bisect_left(alive, tuple(entry))]
+        at = bisect.bisect_left(alive, (tenant.start, tenant))
+        for _, other in alive[max(0, at - 1) : at + 1]:
+            if other.start < tenant.stop and tenant.start < other.stop:
+                yield other.buffer, tenant.buffer
+        alive.insert(at, (tenant.start, tenant))
+        heapq.heappush(ends, (tenant.last, tenant.start, tenant))
 
 
 def _lives(buffers: Sequence[PlanBuffer], dispatches: Sequence[Dispatch]) -> tuple[list[int], list[int]]:

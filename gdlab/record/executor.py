@@ -39,8 +39,9 @@ from gdlab.devices.base import (
     stamped,
 )
 from gdlab.devices.choose import device as chosen_device
-from gdlab.devices.fit import ALIGN, free_bytes, round_up
+from gdlab.devices.fit import free_bytes, round_up
 from gdlab.plan.records import PlanBuffer as PieceBuffer
+from gdlab.plan.target import ALIGN
 from gdlab.record.buffers import Allocation, Buffer, checked_layout
 from gdlab.record.compute_graph import Node
 from gdlab.record.operation import OperandRange, Operation

@@ -13,6 +13,7 @@ from gdlab.base.types import Array
 from gdlab.base.words import plural
 from gdlab.graph import Value, shown_names
 from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.memory import successors
 from gdlab.plan.records import Place
 from gdlab.session.loaded import LoadedPlan
 from gdlab.session.node_places import Nodes
@@ -80,10 +81,9 @@ class Inspection:
                 value = float(reason.split(",")[0].removeprefix("folded: the literal "))
                 return np.full(node.type.shape, value, node.type.dtype.numpy)
             raise _fused(id, f"dispatch {dispatch} ({plan.dispatches[dispatch].label})" if dispatch >= 0 else reason)
-        slot = plan.memory.slot_of[buffer]
-        tenants = plan.memory.slots[slot].tenants
-        later = tenants[tenants.index(buffer) + 1 :]
+        later = successors(plan, buffer)
         if later:
+            slot = plan.memory.slot_of[buffer]
             names = tuple(plan.buffers[b].name or f"buffer {b}" for b in later)
             given = f"slot {slot}, which {', '.join(names)} took over"
             raise Aliased("read_node", f"node {id}", given, _REMEDY, node=id, slot=slot, later=names)

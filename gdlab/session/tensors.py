@@ -12,6 +12,7 @@ from gdlab.base.types import Array, Shape, TensorType
 from gdlab.base.words import natural
 from gdlab.graph import shown_names
 from gdlab.plan.dispatch import Dispatch
+from gdlab.plan.memory import successors
 from gdlab.plan.records import ExecutionPlan, Place
 from gdlab.session.session import Session
 from gdlab.session.tensor_places import slices_of
@@ -114,7 +115,7 @@ def tensor_at(session: Session, where: str, buffer: int) -> SessionTensor:
 
 def _stays(plan: ExecutionPlan, buffer: int) -> bool:
     """Return whether no later buffer reuses this buffer's memory within a step."""
-    return buffer in plan.memory.pinned or plan.memory.slots[plan.memory.slot_of[buffer]].tenants[-1] == buffer
+    return buffer in plan.memory.pinned or not successors(plan, buffer)
 
 
 def _why(session: Session, id: int, at: int | None) -> str:

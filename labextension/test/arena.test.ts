@@ -68,6 +68,13 @@ test("labels beside the column never lie over each other, whatever is open", () 
     }
 });
 
+test("tenants side by side in a slot are as high as they are, others have room for a name", () => {
+  const made = plan(1);
+  Object.assign(made.slots[0]!, { tenants: [4, 6] });
+  Object.assign(made.intervals[6]!, { slot: 0, offset: 6 * KB });
+  assert.deepEqual(arrange(made, new Set()).rows.slice(0, 2).map(row => [row.intervals, row.least]), [[[4, 6], 1], [[5], 12]]);
+});
+
 test("memory over time: a group's tensors live together, its highest place is the peak", () => {
   const found = mountain(plan(1));
   assert.deepEqual(found.live, [8 * KB, 14 * KB, 14 * KB, 4 * KB]);

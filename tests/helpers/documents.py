@@ -42,6 +42,7 @@ def plan_holds(document: Document) -> None:
             assert a["slot"] == slot and a["offset"] >= 0 and a["offset"] + a["nbytes"] <= one["nbytes"]
             for j, b in tenants[n + 1 :]:
                 apart = a["last_group"] < b["first_group"] or b["last_group"] < a["first_group"]
+                apart |= a["offset"] + a["nbytes"] <= b["offset"] or b["offset"] + b["nbytes"] <= a["offset"]
                 assert apart or a["alias_of"] == j or b["alias_of"] == i, f"interval:{i} and interval:{j}"
     edges = [(group["start"], group["stop"]) for group in document.plan("groups")]
     assert [k for start, stop in edges for k in range(start, stop)] == list(range(len(dispatches)))

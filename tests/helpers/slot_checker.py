@@ -23,12 +23,17 @@ class SlotHazard(AssertionError):
 
 @dataclass
 class SlotCell:
-    """A slot during a replay: whose value lies in it, which group wrote it, and which read it since."""
+    """A value in a slot during a replay: whose it is, its bytes, which group wrote it, and which read it since."""
 
-    tenant: int = -1
-    written: int = HOST - 1
+    tenant: int
+    start: int
+    stop: int
+    written: int = HOST
     writer: int = -1
     readers: dict[int, int] = field(default_factory=dict)  # dispatch → group
+
+
+Cells = list[SlotCell]  # of one slot; no two share a byte
 
 
 def judge(plan: ExecutionPlan) -> ExecutionPlan:
@@ -42,25 +47,43 @@ def judge(plan: ExecutionPlan) -> ExecutionPlan:
 def replay(plan: ExecutionPlan) -> None:
     """Slots as they change, group by group."""
     slot_of = plan.memory.slot_of
-    cells = [SlotCell() for _ in plan.memory.slots]
+    slots: list[Cells] = [[] for _ in plan.memory.slots]
     for buffer in plan.buffers:
         if buffer.kind in HELD:
-            cell = cells[slot_of[buffer.id]]
-            if cell.tenant >= 0:
+            for cell in slots[slot_of[buffer.id]]:
                 raise SlotHazard(f"buffers {cell.tenant} and {buffer.id} are both kept in slot {slot_of[buffer.id]}")
-            cell.tenant, cell.written = buffer.id, HOST
+            slots[slot_of[buffer.id]].append(empty(plan, buffer.id))
     group_of = groups(plan)
     for number, d in enumerate(plan.dispatches):
         touched = touches(d)
+        one_access(plan, number, touched)
         for buffer, reads, _ in touched:
             if reads:
-                look(cells[slot_of[buffer]], buffer, number, group_of[number])
+                look(slots[slot_of[buffer]], buffer, number, group_of[number])
         for buffer, _, writes in touched:
             if writes:
-                change(cells[slot_of[buffer]], buffer, number, group_of[number])
+                change(slots[slot_of[buffer]], empty(plan, buffer), number, group_of[number])
     for buffer in {*plan.output_buffers, *(g for _, g in plan.param_grad_pairs)}:
-        if cells[slot_of[buffer]].tenant != buffer:
-            raise SlotHazard(f"output buffer {buffer}: slot {slot_of[buffer]} holds {cells[slot_of[buffer]].tenant}")
+        holds = [cell.tenant for cell in slots[slot_of[buffer]]]
+        if buffer not in holds:
+            raise SlotHazard(f"output buffer {buffer}: slot {slot_of[buffer]} holds {holds}")
+
+
+def empty(plan: ExecutionPlan, buffer: int) -> SlotCell:
+    """The bytes of a buffer in its slot, which must lie inside of it, at a multiple of 256."""
+    memory, nbytes = plan.memory, plan.buffers[buffer].nbytes
+    start, size = memory.offset_of[buffer], memory.slots[memory.slot_of[buffer]].nbytes
+    if start % 256 or not 0 <= start <= start + nbytes <= size:
+        raise SlotHazard(f"buffer {buffer} lies at {start} … {start + nbytes} in a slot of {size} bytes")
+    return SlotCell(buffer, start, start + nbytes)
+
+
+def one_access(plan: ExecutionPlan, number: int, touched: list[tuple[int, bool, bool]]) -> None:
+    """Check that a slot in which a dispatch writes is bound once: a GPU buffer has one access per dispatch."""
+    slots = [plan.memory.slot_of[buffer] for buffer, _, _ in touched]
+    for buffer, _, writes in touched:
+        if writes and slots.count(plan.memory.slot_of[buffer]) > 1:
+            raise SlotHazard(f"dispatch {number} writes buffer {buffer} in a slot that it binds twice")
 
 
 def groups(plan: ExecutionPlan) -> list[int]:
@@ -78,27 +101,34 @@ def touches(d: Dispatch) -> list[tuple[int, bool, bool]]:
     return [(b, b in read, b in written) for b in sorted(read | written)]
 
 
-def look(cell: SlotCell, buffer: int, number: int, group: int) -> None:
+def look(cells: Cells, buffer: int, number: int, group: int) -> None:
     """A read: the value is there, and an earlier group put it there."""
-    if cell.tenant != buffer:
-        raise SlotHazard(f"dispatch {number} reads buffer {buffer}: its slot holds {cell.tenant}")
+    cell = next((cell for cell in cells if cell.tenant == buffer), None)
+    if cell is None:
+        raise SlotHazard(f"dispatch {number} reads buffer {buffer}: its slot holds {[c.tenant for c in cells]}")
     if cell.written >= group:
         raise SlotHazard(f"dispatch {number} reads buffer {buffer}: dispatch {cell.writer} of its own group wrote it")
     cell.readers[number] = group
 
 
-def change(cell: SlotCell, buffer: int, number: int, group: int) -> None:
-    """A write: nobody else of the group has read or written the slot."""
-    if cell.written >= group:
-        raise SlotHazard(
-            f"dispatch {number} writes buffer {buffer} where dispatch {cell.writer} of its own group wrote"
-        )
-    for reader, at in cell.readers.items():
-        if reader != number and at >= group:
-            raise SlotHazard(f"dispatch {number} writes buffer {buffer} where dispatch {reader} of its own group reads")
-    if number in cell.readers and cell.tenant != buffer:
-        raise SlotHazard(f"dispatch {number} writes buffer {buffer} over buffer {cell.tenant}, which it reads")
-    cell.tenant, cell.written, cell.writer, cell.readers = buffer, group, number, {}
+def change(cells: Cells, new: SlotCell, number: int, group: int) -> None:
+    """A write: nobody else of the group has read or written its bytes. What had some of them is gone."""
+    buffer, lost = new.tenant, [cell for cell in cells if cell.start < new.stop and new.start < cell.stop]
+    for cell in lost:
+        if cell.written >= group:
+            raise SlotHazard(
+                f"dispatch {number} writes buffer {buffer} where dispatch {cell.writer} of its own group wrote"
+            )
+        for reader, at in cell.readers.items():
+            if reader != number and at >= group:
+                raise SlotHazard(
+                    f"dispatch {number} writes buffer {buffer} where dispatch {reader} of its own group reads"
+                )
+        if number in cell.readers and cell.tenant != buffer:
+            raise SlotHazard(f"dispatch {number} writes buffer {buffer} over buffer {cell.tenant}, which it reads")
+        cells.remove(cell)
+    new.written, new.writer = group, number
+    cells.append(new)
 
 
 def once(plan: ExecutionPlan) -> None:

@@ -90,7 +90,7 @@ def make_plan(
     written = [b.kind in ("intermediate", "output", "loss") for b in buffers]
     life = tuple(Interval(0 if w else -1, len(dispatches), 0, 0) for w in written)
     pinned = tuple((b.id, b.kind) for b in buffers if b.kind != "intermediate")
-    memory = MemoryPlan(tuple(range(len(buffers))), slots, life, pinned, 0, 0, 0, 0)
+    memory = MemoryPlan(tuple(range(len(buffers))), (0,) * len(buffers), slots, life, pinned, 0, 0, 0, 0)
     fields: dict[str, Any] = {
         "mode": "training", "buffers": tuple(buffers), "memory": memory, "loss_buffer": loss,
         "dispatches": tuple(retyped(d, TensorType(buffers[d.output].shape)) for d in dispatches),

@@ -16,6 +16,7 @@ import pytest
 from documents import checked
 from runnable_networks import NETWORKS
 
+from benchmarks.memory import NETWORKS as MEMORY_NETWORKS
 from gdlab import load_doc, ops
 from gdlab.base import philox
 from gdlab.base.errors import ArgumentError
@@ -146,6 +147,24 @@ def test_dispatches_and_memory_are_those_of_the_plan() -> None:
         assert buffer["nbytes"] <= buffer["bound"] <= run["plan"]["slots"][buffer["slot"]]
     assert {int(row["seed"]) for row in run["random"]} == {7}, "dropout draws in every step"
     assert run["same"] and run["loss"] == plan.loss_buffer
+    study.close()
+
+
+def test_a_page_needs_no_offsets() -> None:
+    """Buffers that stand side by side have slots of their own in the page; those that follow each other share one."""
+    build, _ = MEMORY_NETWORKS["convolutions"]
+    study = Study(build(), train=True, device="cpu", name="convolutions")
+    plan, run = study.pipeline.plan(runnable.PAGE), run_of(study)["plan"]
+    assert any(plan.memory.offset_of)
+    tenants: dict[int, list[int]] = {}
+    for b, buffer in enumerate(run["buffers"]):
+        assert buffer["bound"] <= run["slots"][buffer["slot"]] and buffer["nbytes"] == plan.buffers[b].nbytes
+        tenants.setdefault(buffer["slot"], []).append(b)
+    assert max(map(len, tenants.values())) > 2
+    for shared in tenants.values():
+        lives = sorted((plan.memory.intervals[b].first_group, plan.memory.intervals[b].last_group) for b in shared)
+        assert all(one[1] < other[0] for one, other in zip(lives, lives[1:], strict=False))
+    assert plan.memory.physical_bytes <= sum(run["slots"]) <= sum(b["bound"] for b in run["buffers"])
     study.close()
 
 

@@ -102,7 +102,8 @@ class CpuProgram(Program):
         self._rest = weakref.finalize(self, self.turn.rest)  # others go on with a turn that they share
         self._rest.atexit = False
         self.slots = _slots(plan, shared)
-        self.arrays = {b.id: _tensor(self.slots[plan.memory.slot_of[b.id]], b) for b in plan.buffers}
+        places = zip(plan.buffers, plan.memory.slot_of, plan.memory.offset_of, strict=True)
+        self.arrays = {b.id: _tensor(self.slots[slot], offset, b) for b, slot, offset in places}
         for buffer, data in plan.constant_buffers:
             self.arrays[buffer][...] = np.frombuffer(data, self.arrays[buffer].dtype).reshape(self.arrays[buffer].shape)
         self.packed = {b.id for b in plan.buffers if b.dtype.is_storage}
@@ -424,6 +425,6 @@ def _blocks(plan: ExecutionPlan, shared: SharedBuffers | None) -> dict[int, Arra
     return blocks
 
 
-def _tensor(slot: Array, buffer: PlanBuffer) -> Array:
+def _tensor(slot: Array, offset: int, buffer: PlanBuffer) -> Array:
     dtype = np.dtype(np.float32) if buffer.dtype.is_storage else buffer.dtype.numpy
-    return slot[: math.prod(buffer.shape)].view(dtype).reshape(buffer.shape)
+    return slot[offset // 4 :][: math.prod(buffer.shape)].view(dtype).reshape(buffer.shape)

@@ -106,7 +106,8 @@ class WgpuProgram(Program):
     def _launch(
         self, where: str, dispatch: Dispatch, places: Mapping[int, Place], memory: Mapping[Home, Any]
     ) -> Bound:
-        regions = {b: Region(memory[places[b].home], 0, places[b].bound) for b, _ in dispatch.bindings}
+        bound = [(b, places[b]) for b, _ in dispatch.bindings]
+        regions = {b: Region(memory[p.home], p.offset, p.bound) for b, p in bound}
         return self.queue.bind(where, dispatch, self.plan.target, regions)
 
     def _shared_memory(self, shared: SharedBuffers | None) -> dict[tuple[str, int], Any]:
@@ -269,7 +270,7 @@ class WgpuProgram(Program):
             for k, call in enumerate(calls):
                 for buffer, data in call.uploads:
                     lent.append(self._lend(where, data))
-                    items.append(Copy(lent[-1], 0, self._memory_of(buffer), 0, data.nbytes, counted=False))
+                    items.append(Copy(lent[-1], 0, *self._place_of(buffer, 0), data.nbytes, counted=False))
                 items += [*prepared[k], self._whole(call.whole), *self._copy_items(call.copies)]
             self.queue.submit(where, items, landing, ())
         finally:  # submitted work runs before the next write to this memory
@@ -287,10 +288,11 @@ class WgpuProgram(Program):
 
     def _copy_items(self, copies: Sequence[BufferCopy]) -> list[Copy]:
         """Return the copies between the memories of buffers."""
-        return [Copy(self._memory_of(c.source), c.start, self._target(c), c.at, c.nbytes) for c in copies]
+        return [Copy(*self._place_of(c.source, c.start), *self._place_of(c.target, c.at), c.nbytes) for c in copies]
 
-    def _target(self, copy: BufferCopy) -> Any:
-        return copy.target if isinstance(copy.target, Readback) else self._memory_of(copy.target)
+    def _place_of(self, target: int | Readback, at: int) -> tuple[Any, int]:
+        """Return the memory of a buffer, or the readback itself, and the byte of it that byte `at` is."""
+        return (target, at) if isinstance(target, Readback) else (self._memory_of(target), self._offset_of(target) + at)
 
     def run(self, start: int, stop: int, scalars: Array | None = None) -> None:
         self._alive("run")
@@ -422,6 +424,9 @@ class WgpuProgram(Program):
     def _memory_of(self, buffer: int) -> Any:
         return self.memory[self.places[buffer].home]
 
+    def _offset_of(self, buffer: int) -> int:
+        return self.places[buffer].offset
+
     def _logical(self, where: str, buffer: int) -> PlanBuffer:
         self._alive(where)
         if buffer not in self.places:
@@ -440,7 +445,7 @@ class WgpuProgram(Program):
 
     def upload_words(self, buffer: int, words: Array) -> None:
         self._alive("upload")
-        self.queue.write("upload", self._memory_of(buffer), words)
+        self.queue.write("upload", self._memory_of(buffer), words, self._offset_of(buffer))
 
     def download(self, buffer: int) -> Array:
         logical = self._logical("download", buffer)
@@ -453,7 +458,7 @@ class WgpuProgram(Program):
 
     def _read(self, buffer: int, out: Array) -> Array:
         """Fill `out` with all bytes of a buffer."""
-        self.queue.read("download", self._memory_of(buffer), out.data.cast("B"))
+        self.queue.read("download", self._memory_of(buffer), out.data.cast("B"), self._offset_of(buffer))
         return out
 
     def store_copy(

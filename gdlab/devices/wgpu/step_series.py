@@ -113,9 +113,9 @@ class StepSeries:
 
     def _copy(self, buffer: int, k: int, home: bool) -> Copy:
         """Return the copy of a buffer between its place for step `k` and that of single steps."""
-        ring, place, at = self.rings[buffer], self.program._memory_of(buffer), k * self.strides[buffer]
+        ring, place, at = self.rings[buffer], self.program._place_of(buffer, 0), k * self.strides[buffer]
         nbytes = self.program.places[buffer].bound
-        return Copy(ring, at, place, 0, nbytes, False) if home else Copy(place, 0, ring, at, nbytes, False)
+        return Copy(ring, at, *place, nbytes, False) if home else Copy(*place, ring, at, nbytes, False)
 
 
 def _rows(arrays: Sequence[Array | None], stride: int) -> Array:

@@ -27,7 +27,7 @@ from gdlab.base.threads import OwnerThread
 from gdlab.base.words import natural
 from gdlab.devices.base import Device, DeviceInfo, QueueCounters, Region, SharedBuffers, owner
 from gdlab.devices.buffer_pool import Pool
-from gdlab.devices.fit import ALIGN, Bounds, free_bytes, round_up
+from gdlab.devices.fit import Bounds, free_bytes, round_up
 from gdlab.devices.wgpu.plan_replay import WgpuProgram
 from gdlab.devices.wgpu.readback import Mapped
 from gdlab.devices.wgpu.wgpu_queue import WgpuQueue
@@ -35,7 +35,7 @@ from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.kernel_digest import source_hash
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.spread import in_bounds
-from gdlab.plan.target import Limits, Target
+from gdlab.plan.target import ALIGN, Limits, Target
 
 __all__ = ["Gpu", "WgpuDevice", "WgpuProgram", "adapters", "open"]
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.statistics import BINS, SIDE
+from gdlab.plan.verify import Tenant, clashes
 from gdlab.view.document.columns import Table
 from gdlab.view.document.growth import faults
 from gdlab.view.document.links import Levels, parse_entity
@@ -188,18 +189,19 @@ def _filled(rows: Data) -> Iterator[int]:
 
 
 def _tenants(data: Data) -> Iterator[str]:
-    """Check the plan: tenants of one slot do not live at the same time, unless one is an alias of the other."""
+    """Check the plan: tenants of one slot that share a byte do not live at the same time, unless one is an alias of the
+    other."""
     plan = data.get("plan")
     if not plan:
         return
     intervals = Table(plan["intervals"], "intervals")
     first, last, alias = (intervals.column(name) for name in ("first_group", "last_group", "alias_of"))
+    start, sizes = intervals.column("offset"), intervals.column("nbytes")
     for s, tenants in enumerate(Table(plan["slots"], "slots").column("tenants")):
-        before = -1  # the tenant that lives longest so far
-        for i in sorted(tenants, key=first.__getitem__):
-            if before >= 0 and last[before] >= first[i] and i != alias[before] and before != alias[i]:
+        placed = [Tenant(i, first[i], last[i], start[i], start[i] + sizes[i]) for i in tenants]
+        for before, i in clashes(placed):
+            if i != alias[before] and before != alias[i]:
                 yield f"interval:{i}: shares slot {s} with interval:{before} while both live"
-            before = i if before < 0 or last[i] > last[before] else before
 
 
 def value_faults(data: Data) -> Iterator[str]:

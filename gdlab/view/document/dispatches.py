@@ -320,7 +320,7 @@ def _intervals(
         "node": [b.nodes[0] if b.nodes else -1 for b in buffers],
         "kind": words([b.kind for b in buffers]),
         "slot": slot,
-        "offset": [0] * len(buffers),
+        "offset": [*memory.offset_of, *[0] * (len(buffers) - count)],
         "nbytes": [b.nbytes for b in buffers],
         "padded": [padded(b.nbytes, plan.target.limits.alignment) for b in buffers],
         "first": first,

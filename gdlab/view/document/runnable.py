@@ -114,9 +114,14 @@ def _portable(study: Study, recipe: Recipe) -> tuple[ExecutionPlan, Update]:
 
 # the plan -------------------------------------------------------------------------------------------------------------
 def _plan(plan: ExecutionPlan, update: Update) -> Json:
+    """Return the plan in slots with one tenant at a time: buffers that begin at one byte of a slot never live at once,
+    so each such byte begins a slot of its own, and the engine of the page needs to know no offsets."""
     places = {**plan_places(plan), **state_places(update.buffers)}
-    homes = {home: i for i, home in enumerate(dict.fromkeys(p.home for p in places.values()))}
-    sizes = {p.home: p.nbytes for p in places.values()}
+    sizes = dict[tuple[tuple[str, int], int], int]()  # by home and offset
+    for p in places.values():
+        at = p.home, p.offset
+        sizes[at] = max(sizes.get(at, 0), p.bound)
+    homes = {at: i for i, at in enumerate(sizes)}
     dispatches, rows = [*plan.dispatches, *update.dispatches], [places[b] for b in sorted(places)]
     texts, kernel_of = kernel_texts(plan, dispatches)
     return {
@@ -129,10 +134,10 @@ def _plan(plan: ExecutionPlan, update: Update) -> Json:
         "buffers": [
             {"name": p.buffer.name or ("loss" if p.buffer.kind == "loss" else ""), "kind": p.buffer.kind,
              "shape": list(p.buffer.shape), "dtype": str(p.buffer.dtype), "nbytes": p.buffer.nbytes,
-             "bound": p.bound, "slot": homes[p.home]}
+             "bound": p.bound, "slot": homes[p.home, p.offset]}
             for p in rows
         ],
-        "slots": [sizes[home] for home in homes],
+        "slots": [*sizes.values()],
         "groups": len(plan.groups) + len({d.group for d in update.dispatches}),
         "updates": len(update.dispatches),
     }  # fmt: skip

@@ -406,7 +406,7 @@ class IntervalRecord:
     node: int = column(-1)
     kind: str = column("", "`input parameter derived constant intermediate gradient output loss scratch state`")
     slot: int = column(-1)
-    offset: int = column(0)
+    offset: int = column(0, "the byte of its slot at which it begins")
     nbytes: int = column(0)
     padded: int = column(0)
     first: int = column(-1, "dispatch index; of a leaf −1")

@@ -43,11 +43,13 @@ class Stratum:
 
 @dataclass(frozen=True, slots=True)
 class SlotRow:
-    """A slot of reusable memory and its tenants."""
+    """A slot of reusable memory and its tenants; `least`: height of a tenant, with room for a name unless tenants
+    stand side by side."""
 
     label: str
     top: int
     height: int
+    least: int
     tenants: tuple[int, ...]
 
 
@@ -123,7 +125,8 @@ def _rows(intervals: Sequence[Interval], slots: Iterable[Interval], unit: float)
     rows, top = list[SlotRow](), ABOVE
     for s, slot, tenants in sorted((each for each in found if each[2]), key=lambda each: -each[1]["nbytes"]):
         height = max(THINNEST, math.floor(slot["nbytes"] * unit + 0.5))
-        rows.append(SlotRow(f"slot {s} · {nbytes(slot['nbytes'])}", top, height, tenants))
+        least = 1 if any(intervals[i]["offset"] for i in tenants) else THINNEST - 2
+        rows.append(SlotRow(f"slot {s} · {nbytes(slot['nbytes'])}", top, height, least, tenants))
         top += height + _GAP
     return tuple(rows)
 

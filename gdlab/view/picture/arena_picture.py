@@ -8,7 +8,7 @@ from itertools import groupby
 from gdlab.base.words import nbytes, plural
 from gdlab.view.document.columns import Json
 from gdlab.view.document.document import Document
-from gdlab.view.layout.arena import ABOVE, THINNEST, Arrangement, Band, Segment, SlotRow, Stratum, arrange, mountain
+from gdlab.view.layout.arena import ABOVE, Arrangement, Band, Segment, SlotRow, Stratum, arrange, mountain
 from gdlab.view.layout.drawn import cut
 from gdlab.view.picture.draw import CODE_FONT, plain, text
 from gdlab.view.picture.palette import INK, Ink, Theme, family_ink
@@ -154,11 +154,11 @@ def _tenant(arena: _Arena, i: int, row: SlotRow) -> str:
     each, unit = arena.interval(i), arena.arrangement.unit
     left, right = arena.x(each["first"]), arena.x(min(arena.count, each["last"] + 1))
     width = max(3.0, round(right - left - 1, 1))
-    height = min(max(THINNEST - 2, int(each["nbytes"] * unit + 0.5) - 2), row.height - 2)
+    height = min(max(row.least, int(each["nbytes"] * unit + 0.5) - 2), row.height - 2)
     y = arena.top + row.top + int(each["offset"] * unit + 0.5)
     inside = _shape(arena, each["family"], left, y, width, height, 3)
     letters = int((width - 14) / _LETTER)
-    if letters > 3:
+    if letters > 3 and height > 9:
         name = _named(arena, i)
         name = name if len(name) <= letters else f"…{name[1 - letters :]}"
         font = f' font-size="10.5" font-family="{CODE_FONT}"'

@@ -208,7 +208,8 @@ def arena(document: Document) -> Lines:
             node = f"node:{plan['stage']}.{row['node']}" if row["node"] >= 0 else ""
             sizes = nbytes(slot["nbytes"]), row["name"], row["kind"], nbytes(row["nbytes"])
             uses = few(writers.get(i, ())), few(readers.get(i, ()))
-            rows.append((f"interval:{i}", whole(s), *sizes, life, *uses, node, row["pinned"] or ""))
+            place = f"{whole(s)} + {nbytes(row['offset'])}" if row["offset"] else whole(s)
+            rows.append((f"interval:{i}", place, *sizes, life, *uses, node, row["pinned"] or ""))
     yield from grid(_ARENA_HEAD, rows, right={1, 2, 5})
     yield from edge(document)
     yield from _peak_rows(document)

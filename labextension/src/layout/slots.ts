@@ -46,6 +46,8 @@ export interface Row {
   label: string;
   top: number;
   height: number;
+  /** The least height of a tenant: with room for a name, unless tenants stand side by side. */
+  least: number;
   intervals: number[];
 }
 export interface Arrangement {
@@ -112,21 +114,22 @@ function rowsOf(plan: Plan, unit: number): Row[] {
     .filter(each => each.tenants.length > 0)
     .sort((a, b) => b.slot.nbytes - a.slot.nbytes)
     .map(({ slot, index, tenants }) => {
-      const height = Math.max(THINNEST, Math.round(slot.nbytes * unit));
-      const row = { label: `slot ${index} · ${bytes(slot.nbytes)}`, top, height, intervals: tenants };
+      const height = Math.max(THINNEST, Math.round(slot.nbytes * unit)),
+        least = tenants.some(i => plan.intervals[i]!.offset) ? 1 : THINNEST - 2;
+      const row = { label: `slot ${index} · ${bytes(slot.nbytes)}`, top, height, least, intervals: tenants };
       top += height + GAP;
       return row;
     });
 }
 
-const endOf = (rows: readonly Row[]): number => (rows.length > 0 ? rows.at(-1)!.top + rows.at(-1)!.height : 0);
+const endOf = (rows: readonly Row[]): number => Math.max(0, ...rows.map(({ top, height }) => top + height));
 
 /** Place column and slots at the largest scale at which the column and the highest slot have room, or a smaller one
  * that makes room for all slots. */
 export function arrange(plan: Plan, toggled: ReadonlySet<string>): Arrangement {
   const always = sum(kindsOf(plan).map(([, , nbytes]) => nbytes)),
     slots = plan.slots.filter(slot => slot.tenants.some(i => !isPinned(plan.intervals[i]!))),
-    largest = slots.reduce((most, { nbytes }) => Math.max(most, nbytes), 0);
+    largest = Math.max(0, ...slots.map(({ nbytes }) => nbytes));
   const most = Math.min(ROOM / Math.max(1, always), TALLEST / Math.max(1, largest));
   const over = endOf(rowsOf(plan, most)) - ROOM,
     tall = slots.filter(slot => slot.nbytes * most > LEAST).length,

@@ -97,7 +97,7 @@ export class ArenaPicture {
       x,
       y: TOP + row.top + Math.round(offset * unit),
       width: Math.max(3, this.x(Math.min(this.#count, last + 1)) - x - 1),
-      height: Math.min(Math.max(THINNEST - 2, Math.round(nbytes * unit) - 2), row.height - 2),
+      height: Math.min(Math.max(row.least, Math.round(nbytes * unit) - 2), row.height - 2),
     };
   }
 
@@ -235,7 +235,7 @@ export class ArenaPicture {
       { x, y, width, height } = place,
       padding = Math.min((padded - nbytes) * this.#arrangement.unit, row.height - 2 - height),
       letters = Math.floor((width - 14) / LETTER),
-      name = letters > 3 && cutLeft(this.#named(index), letters);
+      name = letters > 3 && height > 9 && cutLeft(this.#named(index), letters);
     return this.#block(`interval:${index}`, index, `written by dispatch ${first}, last read by ${last}`, [
       s("rect", { class: "gd-shape", ...place, rx: 3 }),
       padding > 2 && svgPath("gd-padding", hatch(x, y + height, width, padding)),
