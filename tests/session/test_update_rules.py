@@ -14,6 +14,7 @@ from gdlab import ops
 from gdlab.base.errors import ArgumentError, CheckpointError, SessionError, UnknownNameError
 from gdlab.base.types import Array
 from gdlab.graph import Graph, Value
+from gdlab.op.machines import Machine
 from gdlab.plan.rules import RULES, Number, UpdateRule, update_rule
 from gdlab.plan.rules.rule_record import register
 from gdlab.session import Optimizer, Session, build_session
@@ -95,7 +96,8 @@ def test_a_rule_in_one_place_trains(lion: UpdateRule, device: str) -> None:
             np.testing.assert_allclose(session.updates.read_moment("test", "lion_m.", n), m, rtol=1e-5, atol=1e-7)
         assert session.adam_step_count() == 0
         empty = [""] * len(session.plan().graph)
-        section = plan_section(session.plan(), session.update, 0, str(session.optimizer), Labels(empty, empty)).plan
+        labels, rule = Labels(empty, empty), str(session.optimizer)
+        section = plan_section(session.plan(), session.update, 0, rule, labels, Machine()).plan
         assert "lion" in str(section["kernels"]["entry"]) and "update" in str(section["kernels"]["family"])
 
 

@@ -24,8 +24,8 @@ const SIDE = 16,
 
 /** Say what the width of a bar means. */
 function widthText(plan: Plan): string {
-  const machine = plan.machine && plan.machine.name !== "nominal" ? plan.machine.name : "a nominal GPU";
-  return { measured: "measured time", predicted: `time predicted for ${machine}`, bytes: "bytes moved" }[basisOf(plan)];
+  const predicted = `time predicted for ${plan.machine?.name.replace(/^nominal$/, "a nominal GPU")}`;
+  return { measured: "measured time", predicted, bytes: "bytes moved" }[basisOf(plan)];
 }
 
 export class PlanTimeline {
