@@ -6,7 +6,7 @@ import { boxOf, listen, s, svgPath, type Child } from "../draw/dom.ts";
 import { cut, familyClass } from "../draw/labels.ts";
 import { Merged } from "../draw/merged.ts";
 import { moves } from "../draw/motion.ts";
-import { basisOf, timeline, type Timeline } from "../layout/timeline.ts";
+import { timeline, type Timeline } from "../layout/timeline.ts";
 import { ticks } from "./chart.ts";
 import { groupReason, hazardText, timeText } from "./dispatch_words.ts";
 import { bytesMoved } from "./tabcounts.ts";
@@ -23,9 +23,9 @@ const SIDE = 16,
   MOST_ARROWS = 80; // with more, only those of what is lit are drawn
 
 /** Say what the width of a bar means. */
-function widthText(plan: Plan): string {
-  const predicted = `time predicted for ${plan.machine?.name.replace(/^nominal$/, "a nominal GPU")}`;
-  return { measured: "measured time", predicted, bytes: "bytes moved" }[basisOf(plan)];
+function widthText({ times, machine }: Plan): string {
+  if (times) return "measured time";
+  return machine ? `time predicted for ${machine.name.replace(/^nominal$/, "a nominal GPU")}` : "bytes moved";
 }
 
 export class PlanTimeline {
