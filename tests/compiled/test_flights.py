@@ -325,11 +325,11 @@ def test_an_interrupt_ends_the_wait_and_the_forward_completes(monkeypatch: pytes
     want, program = graph.run({"x": X}), graph.session.loaded.program
     graph.launcher._long = True  # as if it took long: it runs on the device's own thread
     assert same(graph.run({"x": X}), want) and same([r.numpy() for r in graph.run_raw({"x": X})], want)
-    step, begun = program.step, threading.Event()
+    step, begun, go_on = program.step, threading.Event(), threading.Event()
 
     def slow(*args: Any) -> None:
         begun.set()
-        time.sleep(0.6)
+        go_on.wait(10)
         step(*args)
 
     def interrupt() -> None:
@@ -342,7 +342,8 @@ def test_an_interrupt_ends_the_wait_and_the_forward_completes(monkeypatch: pytes
     start = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
         graph.run({"x": X + 1})
-    assert time.perf_counter() - start < 0.5
+    assert time.perf_counter() - start < 5  # seconds; the step waits for `go_on`
+    go_on.set()
     thread.join()
     monkeypatch.undo()
     assert same(graph.run({"x": X}), want) and graph.epoch == 5

@@ -347,12 +347,12 @@ def test_a_damaged_header_is_refused_in_few_lines(what: str, tmp_path: Path) -> 
     content, words = HOSTILE[what]
     (tmp_path / "m.gguf").write_bytes(content)
     tracemalloc.start()
-    begin = time.perf_counter()
+    begin = time.process_time()
     try:
         with pytest.raises(gd.LoadError) as caught:
             gd.load_gguf(tmp_path / "m.gguf")
         assert words in str(caught.value) and len(str(caught.value).split("\n")) <= 3
-        assert time.perf_counter() - begin < 2 and tracemalloc.get_traced_memory()[1] < 1 << 22
+        assert time.process_time() - begin < 2 and tracemalloc.get_traced_memory()[1] < 1 << 22
     finally:
         tracemalloc.stop()
 
