@@ -19,6 +19,7 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
 from gdlab.base.binding import BINDINGS as _BINDINGS
+from gdlab.base.blas import load_numpy as _load_numpy
 
 # Methods, and names of modules, whose work lies in a later room: class or module -> attribute -> "[property|static]
 # module:function". Stated before any class is made; `gdlab.base.binding` imports it when the attribute is first used.
@@ -78,6 +79,8 @@ _BINDINGS |= {
         "scaling": "distributed.scaling:scaling",
     },
 }
+
+_load_numpy()
 
 from gdlab import ops  # noqa: E402
 from gdlab.base.errors import *  # noqa: E402, F403

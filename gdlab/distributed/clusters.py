@@ -14,6 +14,7 @@ from html import escape
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
+from gdlab.base.blas import THREADS
 from gdlab.base.errors import ArgumentError, DistributedUnavailableError, SessionError
 from gdlab.base.words import clipped, grid, listed, nbytes, plural
 from gdlab.devices.choose import checked_kind
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 EngineKind = Literal["mpi", "local"]
 KINDS = ("mpi", "local")
 INSTALL = 'pip install "gdlab[distributed]"'
-BLAS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 LOG_LINES = 12  # of the engines' own log, in an error
 
 
@@ -410,7 +410,7 @@ def _environment(n: int) -> dict[str, str]:
     """Return the environment of engines: each gets its share of the cores, and MPI uses shared memory alone on one
     host."""
     share = str(max(1, _cores() // n))
-    more = {name: os.environ.get(name, share) for name in BLAS}
+    more = {name: os.environ.get(name, share) for name in THREADS}
     more |= {"OMPI_MCA_btl": os.environ.get("OMPI_MCA_btl", "self,sm")}
     if n >= _cores():  # a rank that waits would take the core from one that works
         more["OMPI_MCA_mpi_yield_when_idle"] = "1"

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from gdlab.base.blas import threads
+
 
 @dataclass(frozen=True, slots=True)
 class Description:
@@ -30,10 +32,9 @@ def describe(mpi: bool) -> Description:
     """Describe this process."""
     import psutil
 
-    threads = int(os.environ.get("OPENBLAS_NUM_THREADS") or os.cpu_count() or 1)
     memory = psutil.Process().memory_info().rss
     rank = mpi_rank()[0] if mpi else 0
-    return Description(rank, host_name(), os.getpid(), versions(), hardware_adapters(), threads, memory)
+    return Description(rank, host_name(), os.getpid(), versions(), hardware_adapters(), threads(), memory)
 
 
 def host_name() -> str:

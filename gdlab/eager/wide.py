@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.base.types import Array, Shape
+from gdlab.base.types import Array
 from gdlab.graph import Value, scratch
 from gdlab.op import REGISTRY
 from gdlab.op.numpy_form import NumpyCall
@@ -42,18 +42,17 @@ class _WideCalls:
         self.arrays, self.scalars = arrays, scalars
         self.calls: list[NumpyCall] = []
 
-    def temporary(self, shape: Shape) -> Array:
-        """Return a new array; a temporary of `BLOCK` elements has the parameter's size instead."""
-        like = self.arrays[0]
-        return np.empty(shape if shape == () else like.shape, like.dtype)
+    def number(self) -> Array:
+        """Return a new array without axes."""
+        return np.empty((), self.arrays[0].dtype)
 
-    def like(self, temporary: Array, block: Array) -> Array:
-        """Return the temporary itself: the parameter is one block."""
-        return temporary
+    def second(self, block: Array) -> Array:
+        """Return a new array in the shape of the block, which is the whole parameter."""
+        return np.empty_like(block)
 
     def blocks(self) -> Iterator[tuple[Array, ...]]:
         """Yield all of the parameter, its states and gradient, and a temporary."""
-        yield *self.arrays, self.temporary(self.arrays[0].shape)
+        yield *self.arrays, np.empty_like(self.arrays[0])
 
     def clipped(self, gradient: Array, into: Array) -> Array:
         """Return the gradient."""

@@ -44,8 +44,8 @@ def _odd(name: str) -> tuple[Bad, ...]:
 # in NumPy -------------------------------------------------------------------------------------------------------------
 _SWISH, _INNER = "sigmoid_stable(x)", "1.5957691216057308 * (x + 0.044715 * x * x * x)"
 _GELU = f"sigmoid_stable({_INNER})"
-_SILU_SLOPE = f"{_SWISH} * (1.0 + x * (1.0 - {_SWISH}))"
-_GELU_SLOPE = f"{_GELU} + x * ({_GELU} * (1.0 - {_GELU})) * 1.5957691216057308 * (1.0 + 0.134145 * x * x)"
+_SILU_SLOPE = "share * (1.0 + x * (1.0 - share))"
+_GELU_SLOPE = "share + x * (share * (1.0 - share)) * 1.5957691216057308 * (1.0 + 0.134145 * x * x)"
 
 
 def _gate_form(share: str) -> NumpyForm:
@@ -61,9 +61,11 @@ def _gate_grad_form(share: str, slope: str) -> NumpyForm:
     def form(builder: KernelBuilder, c: KernelConstants) -> None:
         rows, n = c.units // c["WIDTH"], c["WIDTH"]
         x, out = builder.operand(0, (rows, 2 * n)), builder.out((rows, 2 * n))
-        operands = {"x": x[:, :n], "up": x[:, n:], "g": builder.operand(1, (rows, n))}
+        passed = builder.temporary((rows, n))
+        builder.evaluate(share, {"x": x[:, :n]}, passed)
+        operands = {"x": x[:, :n], "up": x[:, n:], "g": builder.operand(1, (rows, n)), "share": passed}
         builder.evaluate(f"g * up * ({slope})", operands, out[:, :n])
-        builder.evaluate(f"g * x * {share}", operands, out[:, n:])
+        builder.evaluate("g * x * share", operands, out[:, n:])
 
     return form
 

@@ -29,8 +29,10 @@ from gdlab.devices.base import (
     Stamp,
     StepPart,
 )
+from gdlab.devices.cpu.call_lanes import beside, flat, run, spread
 from gdlab.devices.cpu.cpu_queue import CpuQueue, CpuRecorded
 from gdlab.devices.fit import check_memory, free_bytes, physical_bytes, zeros
+from gdlab.op.numpy_form import NumpyCall
 from gdlab.plan.dispatch import SCALARS, Dispatch
 from gdlab.plan.records import ExecutionPlan, PlanBuffer, Update
 from gdlab.plan.rules.rule_record import BLOCK
@@ -114,7 +116,7 @@ class CpuProgram(Program):
         self.update_launches = self.early_launches = self.queue.recorded([])
         self.window: tuple[int, int] | None = None
         self.times: list[tuple[int, float]] = []
-        self.moments: list[Array] = []
+        self.flushes: list[NumpyCall] = []
         self.updates = 0
         self.loss = None if plan.loss_buffer is None else self.arrays[plan.loss_buffer].reshape(-1)
         self.readable: deque[tuple[int, float]] = deque(maxlen=KEPT)
@@ -208,6 +210,7 @@ class CpuProgram(Program):
         self.launches, self.update_launches, self.early_launches = (
             self._rebound(list, buffer) for list in (self.launches, self.update_launches, self.early_launches)
         )
+        self.flushes = self._flushes()
         self.loss = None if self.plan.loss_buffer is None else self.arrays[self.plan.loss_buffer].reshape(-1)
 
     def _rebound(self, list: CpuRecorded, buffer: int) -> CpuRecorded:
@@ -229,7 +232,7 @@ class CpuProgram(Program):
         self.update_launches, self.early_launches = map(self.queue.recorded, (bounds, bounds[: update.early]))
         self._touch_scratch()
         self.update = update
-        self.moments = [self.arrays[b] for _, *pair in update.moments for b in pair]
+        self.flushes = self._flushes()
         self.given = None
 
     def step(
@@ -325,12 +328,16 @@ class CpuProgram(Program):
         return self.update_launches if whole else self.early_launches
 
     def _flush(self, whole: bool) -> None:
-        if not whole or not self.moments:
+        if not whole or not self.flushes:
             return
         self.updates += 1
         if self.updates % FLUSH_EVERY == 0:
-            for moment in self.moments:
-                flush(moment)
+            run(self.flushes)
+
+    def _flushes(self) -> list[NumpyCall]:
+        """Return the calls that flush the moments, four passes over each."""
+        moments = [self.arrays[b] for _, *pair in self.update.moments for b in pair]
+        return flat(beside(spread([((flush, (m,)), 4 * m.size) for m in moments])))
 
     def _timed(self, whole: bool) -> None:
         """Run a step that reads the clock after each dispatch of the window."""

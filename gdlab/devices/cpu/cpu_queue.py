@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextvars import Context
 from functools import partial
-from itertools import accumulate
+from itertools import groupby
 from operator import length_hint
 from typing import Any
 
@@ -33,6 +33,7 @@ from gdlab.devices.base import (
     Stamp,
 )
 from gdlab.devices.buffer_pool import Pool, size_class
+from gdlab.devices.cpu.call_lanes import flat, is_worth_it, joined
 from gdlab.devices.cpu.calls import steps_of
 from gdlab.devices.cpu.chain_calls import Scratch
 from gdlab.devices.cpu.update_calls import rule_scalars
@@ -66,16 +67,35 @@ def _quiet() -> Context | _Errstate:
 
 
 class CpuRecorded(Recorded):
-    """A list of dispatches as one list of calls."""
+    """A list of dispatches as one list of calls. Updates by one rule, each of other parameters, run at the same time
+    where there are lanes."""
 
     def __init__(self, bounds: Sequence[Bound]) -> None:
         self.bounds, self.whole, self.count = tuple(bounds), True, len(bounds)
-        self.calls: list[NumpyCall] = [call for bound in bounds for call in bound.run]
+        self.calls: list[NumpyCall] = []
+        self._ends: list[int] = []  # per dispatch: the calls until it has ended
+        for updates, some in groupby(self.bounds, _updates):
+            listed = [*some]
+            together = joined(call for bound in listed for call in bound.run) if updates else []
+            if any(is_worth_it(call) for call, _ in together):
+                self.calls += flat(together)
+                self._ends += [len(self.calls)] * len(listed)
+                continue
+            for bound in listed:
+                self.calls += flat(bound.run)
+                self._ends.append(len(self.calls))
         self.workgroups = sum(workgroups(bound.dispatch) for bound in bounds)
 
     def dispatch_at(self, calls: int) -> int:
         """Return the dispatch that runs when this number of calls has begun."""
-        return bisect_left(list(accumulate(len(bound.run) for bound in self.bounds)), calls)
+        return bisect_left(self._ends, calls)
+
+
+def _updates(bound: Bound) -> tuple[str, int] | None:
+    """Return the rule by which a dispatch updates parameters and its barrier group, inside which no two write the same;
+    None for another dispatch."""
+    update = bound.dispatch.update
+    return None if update is None else (update.rule, bound.dispatch.group)
 
 
 class CpuReadback(Readback):

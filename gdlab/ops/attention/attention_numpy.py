@@ -130,7 +130,7 @@ def of_seen(weights: Array, values: Array, unseen: Array | None, out: Array) -> 
     """Multiply weights [kv, group, rows, columns] by values, but leave out unseen values instead of multiplying them by
     0: they may be NaN."""
     np.matmul(weights, values, out)
-    if unseen is None or not np.isnan(out).any():
+    if unseen is None or not np.isnan(np.add.reduce(out, None)):  # where one is NaN the sum is
         return
     for row in np.flatnonzero(np.isnan(out).any(axis=(0, 1, 3))):
         there = ~unseen[row]

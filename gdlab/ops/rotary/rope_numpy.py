@@ -12,18 +12,22 @@ _MASK = np.uint64(2**48 - 1)
 
 
 def _turn(builder: KernelBuilder, c: KernelConstants, cosine: Array, sine: Array) -> None:
-    """Turn the pairs of x by angles given as f32[rows, 1, half]."""
-    rows, heads, half = c["ROWS"], c["HEADS"], c["HALF"]
-    x, out = builder.operand(0, (rows, heads, 2, half)), builder.out((rows, heads, 2, half))
-    low, high, product = x[:, :, 0], x[:, :, 1], builder.temporary((rows, heads, half))
+    """Turn the pairs of x by angles given as `_both` makes them: whole rows at once, the sines times the other halves
+    (64 x 4 heads of 64: 22 µs, half by half 72; EPYC, 2026-11-24)."""
+    shape = c["ROWS"], c["HEADS"], 2, c["HALF"]
+    x, out, product = builder.operand(0, shape), builder.out(shape), builder.temporary(shape)
     builder.calls += [
-        (np.multiply, (low, cosine, out[:, :, 0])),
-        (np.multiply, (high, sine, product)),
-        (np.subtract, (out[:, :, 0], product, out[:, :, 0])),
-        (np.multiply, (high, cosine, out[:, :, 1])),
-        (np.multiply, (low, sine, product)),
-        (np.add, (out[:, :, 1], product, out[:, :, 1])),
+        (np.multiply, (x, cosine, out)),
+        (np.multiply, (x[:, :, ::-1], sine, product)),
+        (np.add, (out, product, out)),
     ]
+
+
+def _both(angles: Array, sign: float, cosine: Array, sine: Array) -> None:
+    """Write the numbers f32[rows, 1, 2, half] for both halves of a head: cos, cos and −sin, sin of the angles
+    f64[rows, 1, half], whose sign this is."""
+    np.copyto(cosine, np.cos(angles)[:, :, None])
+    np.copyto(sine, np.array([[-sign], [sign]]) * np.sin(angles)[:, :, None])
 
 
 def _angles(positions: Array, rates: Array) -> Array:
@@ -33,24 +37,21 @@ def _angles(positions: Array, rates: Array) -> Array:
 
 
 def _set(positions: Array, first: Array, rates: Array, sign: float, cosine: Array, sine: Array) -> None:
-    angles = _angles(positions + first.astype(np.uint64), rates)
-    np.copyto(cosine, np.cos(angles))
-    np.copyto(sine, sign * np.sin(angles))
+    _both(_angles(positions + first.astype(np.uint64), rates), sign, cosine, sine)
 
 
 def _set_scaled(
     positions: Array, first: Array, factors: Array, rates: Array, sign: float, cosine: Array, sine: Array
 ) -> None:  # fmt: skip
     angles = np.outer(positions + first.astype(np.uint64), rates / factors.astype(np.float64))[:, None, :]
-    np.copyto(cosine, np.cos(angles))
-    np.copyto(sine, sign * np.sin(angles))
+    _both(angles, sign, cosine, sine)
 
 
 def rope_offset_form(builder: KernelBuilder, c: KernelConstants) -> None:
     if "freq_factors" in c.names:
         return rope_dynamic_form(builder, c)
-    angles = _angles(np.arange(c["ROWS"]) + c["OFFSET"], _rates(c))
-    cosine, sine = np.cos(angles).astype(np.float32), (_sign(c) * np.sin(angles)).astype(np.float32)
+    cosine, sine = np.empty((2, c["ROWS"], 1, 2, c["HALF"]), np.float32)
+    _both(_angles(np.arange(c["ROWS"]) + c["OFFSET"], _rates(c)), _sign(c), cosine, sine)
     _turn(builder, c, cosine, sine)
 
 
@@ -66,7 +67,7 @@ def rope_positions_form(builder: KernelBuilder, c: KernelConstants) -> None:
 
 def _from_operands(builder: KernelBuilder, c: KernelConstants, start: Array) -> None:
     """Turn by `start` plus the positions in the operands, computed anew in every run."""
-    shape = c["ROWS"], 1, c["HALF"]
+    shape = c["ROWS"], 1, 2, c["HALF"]
     cosine, sine = builder.temporary(shape), builder.temporary(shape)
     operands = {name: builder.operand(i, builder.operand_shape(i)) for i, name in enumerate(c.names)}
     given = operands.get("offset", operands.get("positions", np.zeros(1, np.uint32)))

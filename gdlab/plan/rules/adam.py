@@ -9,7 +9,7 @@ import numpy as np
 
 from gdlab.base.types import Array
 from gdlab.op.numpy_form import NumpyCall
-from gdlab.plan.rules.rule_record import BLOCK, Number, Shared, UpdateBuilder, UpdateRule, register
+from gdlab.plan.rules.rule_record import Number, Shared, UpdateBuilder, UpdateRule, register
 
 _NUMBERS = (
     Number("lr", "rate", 1e-3), Number("beta1", "fraction", 0.9), Number("beta2", "fraction", 0.999),
@@ -26,38 +26,43 @@ def _per_step(numbers: Mapping[str, float], t: int) -> dict[str, float]:
 
 
 # NumPy ----------------------------------------------------------------------------------------------------------------
-# Computed once a step: 1 − β₁, 1 − β₂, and lr/(1 − β₁ᵗ).
+# Computed once a step. With r = √(1 − β₂ᵗ), m̂/(√v̂ + ε) is r/(1 − β₁ᵗ) · m/(√v + r·ε), one call less.
 _SHARED: Mapping[str, Shared] = {
     "rest1": (np.subtract, 1.0, "beta1"),
     "rest2": (np.subtract, 1.0, "beta2"),
-    "first_rate": (np.multiply, "lr", "correction1"),
+    "root": (np.power, "correction2", -0.5),
+    "small": (np.multiply, "root", "epsilon"),
+    "factor": (np.multiply, "root", "correction1"),
+    "first_rate": (np.multiply, "lr", "factor"),
+    "plain_rate": (np.multiply, "lr", "correction1"),
+    "rest_root": (np.multiply, "rest1", "root"),
 }
 
 
 def _numpy(builder: UpdateBuilder, normalized: bool = False, decayed: bool = False) -> None:
     """Append the NumPy calls; `normalized`: the gradient is divided by √v̂ + ε before it enters the first moment."""
-    rate, decay = _first_rate(builder), _decay(builder) if decayed else None
-    second = builder.temporary((BLOCK,)) if builder.is_clipped or normalized else None
+    rate = _rate(builder, *(("plain_rate", "correction1") if normalized else ("first_rate", "factor")))
+    decay = _decay(builder) if decayed else None
     for p, m, v, g, t in builder.blocks():
-        u = second if second is None else builder.like(second, p)
+        u = builder.second(p) if builder.is_clipped or normalized else None
         g = builder.clipped(g, t if u is None else u)
         if decay is not None:  # p − lr·k·(decay·p + …)
             builder.calls += [(np.multiply, (p, decay, t)), (np.subtract, (p, t, p))]
         builder.calls += _moved(builder.scalars, p, m, v, g, t, u if normalized else None, rate)
 
 
-def _first_rate(builder: UpdateBuilder) -> Array:
-    """Return the learning rate times 1/(1 − β₁ᵗ)."""
+def _rate(builder: UpdateBuilder, whole: str, factor: str) -> Array:
+    """Return the scalar `whole`, which is the learning rate times the scalar `factor`; times the parameter's own."""
     if builder.factor == 1:
-        return builder.scalars["first_rate"]
+        return builder.scalars[whole]
     rate = builder.rate()
-    builder.calls.append((np.multiply, (rate, builder.scalars["correction1"], rate)))
+    builder.calls.append((np.multiply, (rate, builder.scalars[factor], rate)))
     return rate
 
 
 def _decay(builder: UpdateBuilder) -> Array:
     """Return the fraction of a parameter that decay removes."""
-    fall = builder.temporary(())
+    fall = builder.number()
     builder.calls.append((np.multiply, (builder.rate(), builder.scalars["decay"], fall)))
     return fall
 
@@ -72,14 +77,13 @@ def _moved(
         (np.multiply, (t, s["rest2"], t)),
         (np.multiply, (v, s["beta2"], v)),
         (np.add, (v, t, v)),
-        (np.multiply, (v, s["correction2"], t)),
-        (np.sqrt, (t, t)),
-        (np.add, (t, s["epsilon"], t)),
+        (np.sqrt, (v, t)),
+        (np.add, (t, s["small"], t)),
     ]
     last = [(np.multiply, (t, rate, t)), (np.subtract, (p, t, p))]
     if u is None:
         return [*first, *second, (np.divide, (m, t, t)), *last]
-    third = [(np.divide, (g, t, u)), (np.multiply, (u, s["rest1"], u)), (np.multiply, (m, s["beta1"], m))]
+    third = [(np.divide, (g, t, u)), (np.multiply, (u, s["rest_root"], u)), (np.multiply, (m, s["beta1"], m))]
     return [*second, *third, (np.add, (m, u, m)), (np.multiply, (m, rate, t)), last[1]]
 
 

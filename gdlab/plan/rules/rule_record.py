@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, unknown_name
-from gdlab.base.types import Array, Shape
+from gdlab.base.types import Array
 from gdlab.graph import Value
 from gdlab.op.numpy_form import NumpyCall
 from gdlab.plan.dispatch import OWN_SCALARS, SCALARS
@@ -47,11 +47,11 @@ class UpdateBuilder(Protocol):
     def is_clipped(self) -> bool:
         """Whether a factor clips the gradient."""
 
-    def temporary(self, shape: Shape) -> Array:
-        """Return an array that nothing else of this dispatch uses."""
+    def number(self) -> Array:
+        """Return an array without axes that nothing else uses."""
 
-    def like(self, temporary: Array, block: Array) -> Array:
-        """Return a part of a temporary of `BLOCK` elements, in the shape of a block."""
+    def second(self, block: Array) -> Array:
+        """Return another temporary in the shape of a block that `blocks` has just yielded."""
 
     def blocks(self) -> Iterator[tuple[Array, ...]]:
         """Yield parameter, states, gradient (where the rule reads it) and a temporary, part by part: each part stays in

@@ -1,0 +1,35 @@
+"""Say how many threads BLAS takes, and load NumPy so that these leave the cores to others between two products."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+SPIN, TICKS = "OPENBLAS_THREAD_TIMEOUT", "22"  # variable and value: 2^22 ticks of the processor's clock, 2 ms
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads() -> int:
+    """Return the number of threads that BLAS takes: what the first of its variables says, else one per core."""
+    told = (os.environ.get(name, "") for name in THREADS)
+    return next((int(words) for words in told if words.isdecimal() and int(words)), cores())
+
+
+def load_numpy() -> None:
+    """Import NumPy. A thread of its OpenBLAS waits for the next product by asking again and again, for 2^26 ticks
+    (27 ms) where nobody says another number: on a core that the next calls could use. It reads the number once, when
+    it is loaded, so the environment is left as it was; NumPy that is loaded already stays as it is."""
+    told = SPIN in os.environ or "numpy" in sys.modules
+    if not told:
+        os.environ[SPIN] = TICKS
+    try:
+        importlib.import_module("numpy")
+    finally:
+        if not told:
+            del os.environ[SPIN]
