@@ -15,6 +15,8 @@ from pathlib import Path
 if not {"generate", "groups", "kernels", "peers"} & set(sys.argv):
     os.environ.setdefault("LP_NUM_THREADS", "0")
 
+import gdlab  # noqa: F401 — before NumPy, whose threads then leave the cores between two products
+
 PAGE = Path(__file__).parents[1] / "docs" / "figures.md"
 BEGIN, END = "<!-- benchmarks: made by `python -m benchmarks --docs` -->", "<!-- end of benchmarks -->"
 

@@ -14,8 +14,8 @@ from typing import Any
 import gdlab as gd
 from benchmarks.measure import machine
 from benchmarks.peer_models import CASES
+from gdlab.base.blas import THREADS
 from gdlab.distributed import Cluster, cluster
-from gdlab.distributed.clusters import BLAS
 
 ROUNDS = 5
 STEPS = {"xf": 20, "mlp": 400}
@@ -25,7 +25,7 @@ def print_table() -> None:
     """Measure, and print the table as Markdown."""
     with cluster(1) as one:
         here = _overhead("mlp", one)
-    for name in BLAS:  # for engines; NumPy of this process has begun already
+    for name in THREADS:  # for engines; NumPy of this process has begun already
         os.environ[name] = "1"
     with cluster(1) as one:
         alone = _rates("xf", one)

@@ -7,6 +7,7 @@ import os
 import sys
 
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+_briefly = False  # threads of OpenBLAS ask for `TICKS`
 SPIN, TICKS = "OPENBLAS_THREAD_TIMEOUT", "22"  # variable and value: 2^22 ticks of the processor's clock, 2 ms
 
 
@@ -25,11 +26,21 @@ def load_numpy() -> None:
     """Import NumPy. A thread of its OpenBLAS waits for the next product by asking again and again, for 2^26 ticks
     (27 ms) where nobody says another number: on a core that the next calls could use. It reads the number once, when
     it is loaded, so the environment is left as it was; NumPy that is loaded already stays as it is."""
+    global _briefly
     told = SPIN in os.environ or "numpy" in sys.modules
     if not told:
         os.environ[SPIN] = TICKS
+        _briefly = True
     try:
         importlib.import_module("numpy")
     finally:
         if not told:
             del os.environ[SPIN]
+
+
+def keeps_cores() -> bool:
+    """Return whether threads of OpenBLAS keep their cores for long: NumPy has it, and was loaded before gdlab."""
+    if _briefly or SPIN in os.environ:
+        return False
+    config = importlib.import_module("numpy").show_config(mode="dicts")
+    return "openblas" in str(config.get("Build Dependencies", {}).get("blas", {}).get("name"))

@@ -286,6 +286,14 @@ def test_doctor_tells_versions_and_the_device(capsys: pytest.CaptureFixture[str]
     assert status == (1 if "BAD" in text else 0)
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_doctor_tells_that_threads_of_numpy_keep_the_cores(keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_module, "keeps_cores", lambda: keeps)
+    (row,) = (row for row in doctor_module.doctor_rows() if row.name == "numpy")
+    assert row.level == ("note" if keeps else "ok")
+    assert row.advice.startswith("import gdlab before numpy") == keeps
+
+
 def test_doctor_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
