@@ -130,10 +130,9 @@ def test_cpu_tells_how_far_a_step_is() -> None:
     study.run(1)
     program, told = study.session.loaded.program, list[int]()
     for recorded in (program.launches, program.update_launches):
-        for k, bound in enumerate(recorded.bounds):
-            at = sum(len(each.run) for each in recorded.bounds[:k])
-            recorded.calls.insert(at, (lambda: told.append(program.dispatch_under_way()), ()))
-            bound.run.insert(0, bound.run[0])  # a call more, as in the list
+        for k, begin in enumerate([0, *recorded.ends[:-1]]):  # a call more at the begin of each dispatch
+            recorded.calls.insert(begin + k, (lambda: told.append(program.dispatch_under_way()), ()))
+        recorded.ends = [end + k + 1 for k, end in enumerate(recorded.ends)]
     study.run(1)
     assert told == list(range(len(study.session.step_dispatches())))
     study.close()

@@ -73,22 +73,22 @@ class CpuRecorded(Recorded):
     def __init__(self, bounds: Sequence[Bound]) -> None:
         self.bounds, self.whole, self.count = tuple(bounds), True, len(bounds)
         self.calls: list[NumpyCall] = []
-        self._ends: list[int] = []  # per dispatch: the calls until it has ended
+        self.ends: list[int] = []  # per dispatch: the calls until it has ended
         for updates, some in groupby(self.bounds, _updates):
             listed = [*some]
             together = joined(call for bound in listed for call in bound.run) if updates else []
             if any(is_worth_it(call) for call, _ in together):
                 self.calls += flat(together)
-                self._ends += [len(self.calls)] * len(listed)
+                self.ends += [len(self.calls)] * len(listed)
                 continue
             for bound in listed:
                 self.calls += flat(bound.run)
-                self._ends.append(len(self.calls))
+                self.ends.append(len(self.calls))
         self.workgroups = sum(workgroups(bound.dispatch) for bound in bounds)
 
     def dispatch_at(self, calls: int) -> int:
         """Return the dispatch that runs when this number of calls has begun."""
-        return bisect_left(self._ends, calls)
+        return bisect_left(self.ends, calls)
 
 
 def _updates(bound: Bound) -> tuple[str, int] | None:
