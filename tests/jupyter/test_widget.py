@@ -40,9 +40,10 @@ def test_every_command_has_exactly_one_reply(panel):
     assert not reply["ok"] and "no value for x, y" in reply["error"]["message"]
     panel.study.prepare(feed="random:0", sgd=0.1, init=0)
     assert ask(panel, 2, "step")["ok"]
-    until(lambda: panel.study.session.step_count == 1)
+    runner, session = panel.study.runner, panel.study.session
+    until(lambda: session.step_count == 1 and runner.state == "ready")  # as the page waits with its buttons
     assert ask(panel, 3, "run", steps=50)["ok"]
-    until(lambda: panel.study.session.step_count == 51)
+    until(lambda: session.step_count == 51 and runner.state == "ready")
     assert not ask(panel, 4, "resume")["ok"]
     assert not ask(panel, 5, "run", steps=-1)["ok"] and not ask(panel, 6, "explode")["ok"]
     assert not ask(panel, 7, "run", steps="__import__('os')")["ok"]
