@@ -169,6 +169,12 @@ class OwnerThread:
         ran, value = self._uninterrupted(function, me, handler) if callable(handler) else self._here(function, me)
         return value if ran else self.call(function)  # type: ignore[return-value]
 
+    def if_idle(self, function: Callable[[], object]) -> bool:
+        """Run `function` on the caller's thread if no job runs or waits; return whether it was run."""
+        if not self.open or self.due or not self.jobs.empty() or self.pid != os.getpid():
+            return False
+        return self._here(function, threading.get_ident())[0]
+
     def _uninterrupted(self, function: Callable[[], T], me: int, handler: Callable[..., Any]) -> tuple[bool, T | None]:
         interrupt = _NotedInterrupt()
         _bare_signal.signal(_INTERRUPT, interrupt)

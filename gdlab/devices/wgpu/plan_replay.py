@@ -34,10 +34,11 @@ from gdlab.devices.base import (
 )
 from gdlab.devices.fit import Place, check_memory, check_plan, check_update, plan_places, state_places, tenants
 from gdlab.devices.wgpu.compile_progress import logged_progress
+from gdlab.devices.wgpu.held_steps import IN_A_ROW, HeldSteps
 from gdlab.devices.wgpu.readback import Fence, WgpuReadback
 from gdlab.devices.wgpu.stamps import MOST, Stamps
 from gdlab.devices.wgpu.step_series import StepSeries
-from gdlab.devices.wgpu.wgpu_queue import WgpuQueue, WgpuRecorded
+from gdlab.devices.wgpu.wgpu_queue import CommandsAhead, WgpuQueue, WgpuRecorded
 from gdlab.plan.dispatch import SCALARS, Dispatch
 from gdlab.plan.records import ExecutionPlan, PlanBuffer, Update
 
@@ -56,6 +57,10 @@ def _upload_bytes(call: StepCall) -> int:
     return sum(data.nbytes for _, data in call.uploads)
 
 
+def _steps(steps: range) -> str:
+    return f"steps {steps[0]} … {steps[-1]}"
+
+
 class WgpuProgram(Program):
     """A plan loaded on an adapter. `launches` and `update_launches` are what a step walks; `places` says where every
     tensor lies, `memory` what lies at each home."""
@@ -67,6 +72,8 @@ class WgpuProgram(Program):
     ) -> None:
         self.gpu, self.plan, self.checked, self.open = gpu, plan, checked, True
         self.update, self.turn = NO_UPDATE, gpu.turn
+        self._at_once = self._most_at_once()
+        self.held, self.lent = HeldSteps(), False  # whether others have memory that we use
         if checked:
             check_plan(plan, gpu.bounds)
             check_memory(plan.memory.physical_bytes, plan.buffers, gpu.free_bytes())
@@ -83,6 +90,7 @@ class WgpuProgram(Program):
         self.joined: dict[bool, tuple[list[Bound], list[Bound], WgpuRecorded]] = {}  # by whether a step updates
         # the steps whose losses come, and the bytes from one loss to the next
         self.losses_under_way: deque[tuple[range, WgpuReadback, int]] = deque()
+        self.ahead: dict[bool, CommandsAhead] = {}  # of the next step, by whether it updates
         self.series: dict[tuple[int, ...], StepSeries] = {}  # by the inputs that are written for each step
         self.readable: deque[tuple[int, float]] = deque(maxlen=KEPT)
         self.stamps: Stamps | None = None
@@ -146,7 +154,7 @@ class WgpuProgram(Program):
         return Bound(launch.dispatch, (pipeline.raw, group._internal, 1, 1, 1), (pipeline, group, scratch))
 
     def configure(self, update: Update) -> None:
-        self._alive("configure")
+        self._settle("configure")
         if self.checked:
             check_update(self.plan, update, self.gpu.bounds)
             unmade = [b for b in update.buffers if b.id not in self.places]
@@ -167,6 +175,8 @@ class WgpuProgram(Program):
         if new:
             self.queue.finish("configure", [Clear(buffer) for buffer in new.values()])
         self.update, self.places, self.memory, self.update_launches = update, places, memory, launches
+        self._drop_ahead()
+        self._at_once = self._most_at_once()
         self._whole(True)  # now, not in the first step
 
     # running ----------------------------------------------------------------------------------------------------------
@@ -175,12 +185,96 @@ class WgpuProgram(Program):
         landing: Readback | None = None,
     ) -> None:  # fmt: skip
         if landing is None and not copies:
-            return self._step(self._whole(whole), scalars, self.stamps)
+            return self._plain_step(scalars, whole)
+        self._settle("step")
         moved = self._copy_items(copies)
         self._step(self._whole(whole), scalars, None, moved, landing)
         self.counters.landed(copies)
 
+    def _plain_step(self, scalars: Array | None, whole: bool) -> None:
+        """Make a step, or hold it where it stands behind others: see `held_steps.py`."""
+        number, held = self.counters.forwards + 1, self.held
+        where = f"step {number}"
+        self._check(where, scalars)
+        held.raise_error()
+        if self._holds(whole):
+            self.gpu.holding.hold(self, StepCall(scalars, whole))
+            self.counters.forwards = number
+            self.queue.count(self._whole(whole))
+            if len(held.calls) >= held.enough:
+                held.enough = min(2 * held.enough, self._at_once)
+                self.submit_held()
+        else:
+            self.submit_held()
+            self._single(number, scalars, whole)
+            self.counters.forwards = number
+        held.row += 1
+
+    def _holds(self, whole: bool) -> bool:
+        """Return whether a step may be held: it is like those before it, and nobody else uses the memory."""
+        if not whole or self.lent or self.stamps is not None or self._at_once < 2:
+            return False
+        series = self.series.get(())
+        return self.held.row >= (IN_A_ROW if series is None or not series.is_current else 1)
+
+    def submit_held(self) -> None:
+        """Submit the steps that are held, if any."""
+        if not self.held.calls:
+            return
+        if self.gpu.holding.program is self:
+            self.gpu.holding.program = None
+        calls, last = self.held.taken(), self.counters.forwards
+        try:
+            if len(calls) == 1:
+                self._single(last, calls[0].scalars, True, counted=False)
+            else:
+                self._harvest(False)
+                self._step_series(last - len(calls) + 1, calls, (), counted=False)
+        except BaseException:
+            self.counters.forwards -= len(calls)
+            raise
+
+    def _single(self, number: int, scalars: Array | None, whole: bool, counted: bool = True) -> None:
+        """Submit a step; record one like it, to be the next, while the adapter works on it."""
+        list, ahead, where = self._whole(whole), self.ahead.pop(whole, None), f"step {number}"
+        if self.stamps is not None or ahead is None or ahead.items[0] is not list:
+            self._submit(where, list, scalars, self._losses_of(number), self.stamps, counted=counted)
+        else:
+            self._harvest(False)
+            if scalars is not None:
+                self.queue.set_scalars(where, scalars)
+            self.queue.submit_ahead(where, ahead, counted)
+            self._await_losses(self._losses_of(number), ahead.readback)
+        if list.whole and self.stamps is None and not self.lent:
+            with contextlib.suppress(SessionError):  # the next step says what is wrong, before it is submitted
+                self.ahead[whole] = self._recorded_ahead(f"step {number + 1}", list)
+        self.gpu.poll()
+
+    def _recorded_ahead(self, where: str, list: WgpuRecorded) -> CommandsAhead:
+        items, readback = self._with_loss((list,))
+        try:
+            return self.queue.ahead(where, items, readback)
+        except BaseException:
+            readback.release()
+            raise
+
+    def _losses_of(self, number: int) -> range:
+        """Return the steps whose losses come from step `number`: itself, or none."""
+        return range(number, number + (self.plan.loss_buffer is not None))
+
+    def _with_loss(self, items: Sequence[Item]) -> tuple[Sequence[Item], WgpuReadback | Fence]:
+        """Return the items of a step with the copy of its loss, if it has any, and what tells that they have ended."""
+        if self.plan.loss_buffer is None:
+            return items, Fence(self.gpu)
+        readback = self.queue.readback(4)
+        return [*items, Copy(self._marker, 0, readback, 0, 4)], readback
+
+    def _await_losses(self, steps: range, readback: WgpuReadback | Fence, stride: int = 4) -> None:
+        if isinstance(readback, WgpuReadback):
+            self.losses_under_way.append((steps, readback, stride))
+
     def step_in_parts(self, scalars: Array | None, parts: Sequence[StepPart]) -> Iterator[None]:
+        self._settle("step")
         number = self.counters.forwards + 1
         where, dispatches = f"step {number}", self._whole(False)
         self._check(where, scalars)
@@ -197,14 +291,14 @@ class WgpuProgram(Program):
                 under_way.popleft().wait()
                 yield
         rest = RecordedPart(dispatches, at, len(dispatches))
-        self._submit(where, rest, scalars, None if self.plan.loss_buffer is None else number, None)
+        self._submit(where, rest, scalars, self._losses_of(number), None)
         self.counters.forwards = number
         for landing in under_way:
             landing.wait()
             yield
 
     def copy(self, copies: Sequence[BufferCopy], landing: Readback) -> None:
-        self._alive("copy")
+        self._settle("copy")
         assert isinstance(landing, WgpuReadback)  # of this program's queue
         moved = self._copy_items(copies)
         marker = Copy(self._marker, 0, landing, landing.nbytes - 4, 4)  # it lands though there is nothing to copy
@@ -212,15 +306,14 @@ class WgpuProgram(Program):
         self.counters.landed(copies)
 
     def steps_at_once(self, upload_bytes: int) -> int:
-        if self.stamps is not None:
-            return 1
+        return 1 if self.stamps is not None else max(1, min(self._at_once, UPLOADS_AT_ONCE // max(1, upload_bytes)))
+
+    def _most_at_once(self) -> int:
+        """Return the number of steps for one submission, whatever they upload."""
         dispatches = [*self.plan.dispatches, *self.update.dispatches]
         flops = FLOPS_AT_ONCE["software" if self.plan.target.adapter_class == "software" else "hardware"]
-        most = min(
-            AT_ONCE, DISPATCHES_AT_ONCE // max(1, len(dispatches)), flops // max(1, sum(d.flops for d in dispatches)),
-            UPLOADS_AT_ONCE // max(1, upload_bytes),
-        )  # fmt: skip
-        return max(1, most)
+        each = sum(d.flops for d in dispatches)
+        return max(1, min(AT_ONCE, DISPATCHES_AT_ONCE // max(1, len(dispatches)), flops // max(1, each)))
 
     def step_many(self, calls: Sequence[StepCall], landing: Readback | None = None) -> None:
         first_fed, *others = ([buffer for buffer, _ in call.uploads] for call in calls)
@@ -230,28 +323,32 @@ class WgpuProgram(Program):
         if not few or (landing is None and not (alike and len(calls) > 1)):
             return super().step_many(calls, landing)
         first = self.counters.forwards + 1
-        where = f"steps {first} … {first + len(calls) - 1}"
+        where = _steps(range(first, first + len(calls)))
+        self._settle(where)
         self._check(where, calls[0].scalars)
         self._harvest(False)
         if landing is None:
-            self._step_series(where, calls, fed)
+            self._step_series(first, calls, fed)
         else:
             self._step_each(where, calls, landing)
         self.counters.forwards += len(calls)
 
-    def _step_series(self, where: str, calls: Sequence[StepCall], fed: Sequence[int]) -> None:
-        """Make steps that nobody looks between in one pass."""
-        series, first = self._series_of(tuple(fed), len(calls), _upload_bytes(calls[-1])), self.counters.forwards + 1
+    def _step_series(
+        self, first: int, calls: Sequence[StepCall], fed: Sequence[int], counted: bool = True
+    ) -> None:  # fmt: skip
+        """Make steps that nobody looks between in one pass. `first`: the number of the first of them."""
+        steps = range(first, first + len(calls))
+        where, series = _steps(steps), self._series_of(tuple(fed), len(calls), _upload_bytes(calls[-1]))
         before = series.write(where, calls)
         self.queue.scalars_are(None)  # theirs lie elsewhere
         items: list[Item] = [
             *before, *series.recorded([call.whole for call in calls]), *series.copies_home(len(calls))
         ]  # fmt: skip
         if series.losses is None:
-            return self.queue.submit(where, items, Fence(self.gpu))
+            return self.queue.submit(where, items, Fence(self.gpu), counted=counted)
         readback = self.queue.readback(len(calls) * series.loss_stride)
-        self._send(where, [*items, Copy(series.losses, 0, readback, 0, readback.nbytes)], readback)
-        self.losses_under_way.append((range(first, first + len(calls)), readback, series.loss_stride))
+        self._send(where, [*items, Copy(series.losses, 0, readback, 0, readback.nbytes)], readback, counted)
+        self._await_losses(steps, readback, series.loss_stride)
 
     def _series_of(self, fed: tuple[int, ...], count: int, upload_bytes: int) -> StepSeries:
         held = self.series.get(fed)
@@ -295,12 +392,13 @@ class WgpuProgram(Program):
         return (target, at) if isinstance(target, Readback) else (self._memory_of(target), self._offset_of(target) + at)
 
     def run(self, start: int, stop: int, scalars: Array | None = None) -> None:
-        self._alive("run")
+        self._settle("run")
         if scalars is not None:
             self.queue.set_scalars("run", scalars)
         self.queue.finish("run", (self.launches + self.update_launches)[start:stop])
 
     def end_step(self, scalars: Array | None, whole: bool = True, done: int = 0) -> None:
+        self._settle("step")
         rest = self._update_part(whole)[done:]
         self._step(self.queue.recorded(rest), scalars, None)
         self.counters.dispatches += len(self.launches) + done
@@ -310,8 +408,7 @@ class WgpuProgram(Program):
         landing: Readback | None = None,
     ) -> None:  # fmt: skip
         number = self.counters.forwards + 1
-        loss_of = None if self.plan.loss_buffer is None else number
-        self._submit(f"step {number}", list, scalars, loss_of, stamps, moved, landing)
+        self._submit(f"step {number}", list, scalars, self._losses_of(number), stamps, moved, landing)
         self.counters.forwards = number
 
     def _update_part(self, whole: bool) -> list[Bound]:
@@ -327,25 +424,26 @@ class WgpuProgram(Program):
 
     def update_only(self, scalars: Array, start: int = 0) -> None:
         where = f"update after step {self.counters.forwards}"
-        self._submit(where, self.queue.recorded(self.update_launches[start:]), scalars, None, None)
+        self._settle(where)
+        self._submit(where, self.queue.recorded(self.update_launches[start:]), scalars, range(0), None)
 
     def _submit(
-        self, where: str, list: WgpuRecorded | RecordedPart, scalars: Array | None, loss_of: int | None,
-        stamps: Stamps | None, moved: Sequence[Copy] = (), landing: Readback | None = None,
+        self, where: str, list: WgpuRecorded | RecordedPart, scalars: Array | None, losses: range,
+        stamps: Stamps | None, moved: Sequence[Copy] = (), landing: Readback | None = None, counted: bool = True,
     ) -> None:  # fmt: skip
-        """Submit dispatches, then copies. Without a landing a loss is copied to where it can be read."""
+        """Submit dispatches, then copies. Without a landing the loss of the step in `losses`, if any, is copied to
+        where it can be read."""
         self._check(where, scalars)
         self._harvest(False)
         if scalars is not None:
             self.queue.set_scalars(where, scalars)
-        losses = range(loss_of or 0, 0 if loss_of is None else loss_of + 1)
         if stamps is not None:
             return self._submit_timed(where, list, losses, stamps)
         if landing is not None or not losses:
-            return self.queue.submit(where, (list, *moved), landing or Fence(self.gpu))
-        readback = self.queue.readback(4)
-        self._send(where, (list, *moved, Copy(self._marker, 0, readback, 0, 4)), readback)
-        self.losses_under_way.append((losses, readback, 4))
+            return self.queue.submit(where, (list, *moved), landing or Fence(self.gpu), counted=counted)
+        items, readback = self._with_loss((list, *moved))
+        self._send(where, items, readback, counted)
+        self._await_losses(losses, readback)
 
     def _check(self, where: str, scalars: Array | None) -> None:
         self._alive(where)
@@ -358,10 +456,10 @@ class WgpuProgram(Program):
         return self.queue.scalars if self.plan.loss_buffer is None else self._memory_of(self.plan.loss_buffer)
 
     def _send(
-        self, where: str, items: Sequence[Item], readback: WgpuReadback, cuts: Sequence[int] | None = None
-    ) -> None:
+        self, where: str, items: Sequence[Item], readback: WgpuReadback | Fence, counted: bool = True
+    ) -> None:  # fmt: skip
         try:
-            self.queue.submit(where, items, readback, cuts)
+            self.queue.submit(where, items, readback, counted=counted)
         except BaseException:
             readback.release()
             raise
@@ -383,7 +481,7 @@ class WgpuProgram(Program):
 
     # timing -----------------------------------------------------------------------------------------------------------
     def profile(self, window: tuple[int, int] | None) -> str:
-        self._alive("profile")
+        self._settle("profile")
         reason = "" if window is None else self.gpu.no_stamps
         if window is None or reason:
             self.stamps = None
@@ -408,7 +506,7 @@ class WgpuProgram(Program):
                 self.queue.retire(readback)
 
     def losses(self, wait: bool) -> list[tuple[int, float]]:
-        self._alive("losses")
+        self._settle("losses")
         self.gpu.poll()
         self._harvest(wait)
         found = list(self.readable)
@@ -416,7 +514,7 @@ class WgpuProgram(Program):
         return found
 
     def wait(self) -> None:
-        self._alive("wait")
+        self._settle("wait")
         self.queue.wait()
         self._harvest(True)
 
@@ -428,7 +526,7 @@ class WgpuProgram(Program):
         return self.places[buffer].offset
 
     def _logical(self, where: str, buffer: int) -> PlanBuffer:
-        self._alive(where)
+        self._settle(where)
         if buffer not in self.places:
             raise ArgumentError(where, "buffer", buffer, f"one of the {len(self.places)} buffers of this program")
         return self.places[buffer].buffer
@@ -444,7 +542,7 @@ class WgpuProgram(Program):
         self.upload_words(buffer, given)
 
     def upload_words(self, buffer: int, words: Array) -> None:
-        self._alive("upload")
+        self._settle("upload")
         self.queue.write("upload", self._memory_of(buffer), words, self._offset_of(buffer))
 
     def download(self, buffer: int) -> Array:
@@ -464,7 +562,7 @@ class WgpuProgram(Program):
     def store_copy(
         self, buffers: Sequence[int], into: dict[tuple[str, int], Any] | None = None
     ) -> dict[tuple[str, int], Any]:
-        self._alive("copy")
+        self._settle("copy")
         homes = dict.fromkeys(self.places[b].home for b in buffers)
         if into is None:
             into = {home: self._buffer(self.memory[home].size, "a copy of the state") for home in homes}
@@ -472,7 +570,7 @@ class WgpuProgram(Program):
         return into
 
     def load_copy(self, copy: dict[tuple[str, int], Any]) -> None:
-        self._alive("copy")
+        self._settle("copy")
         self._copy_buffers((data, self.memory[home]) for home, data in copy.items())
 
     def _copy_buffers(self, pairs: Iterable[tuple[Any, Any]]) -> None:
@@ -480,7 +578,8 @@ class WgpuProgram(Program):
         self.queue.move("copy", [Copy(source, 0, target, 0, source.size) for source, target in pairs])
 
     def memory_at(self, buffer: int) -> tuple[Any, int]:
-        self._alive("memory")
+        self._settle("memory")
+        self._give_out()
         return self._memory_of(buffer), self.places[buffer].bound
 
     def bytes_in(self, memory: Any) -> int | None:
@@ -488,8 +587,14 @@ class WgpuProgram(Program):
         mine = type(memory) is type(ours) and memory._device is ours._device
         return int(memory.size) if mine and memory.usage & ours.usage == ours.usage else None
 
+    def _give_out(self) -> None:
+        """Keep no step back and none ready from now on: others use our memory, or may destroy theirs."""
+        self.lent = True
+        self._drop_ahead()
+
     def rebind(self, buffer: int, memory: Any) -> None:
         self.wait()
+        self._give_out()
         home = self.places[buffer].home
         held = {**self.memory, home: memory}
 
@@ -506,13 +611,20 @@ class WgpuProgram(Program):
         self._whole(True)
 
     def poison(self) -> None:
-        self._alive("poison")
+        self._settle("poison")
         pinned = {self.places[b].home for b in self.plan.memory.pinned}
         for home, buffer in self.memory.items():
             if home[0] == "slot" and home not in pinned:
                 self.queue.write("poison", buffer, np.full(buffer.size // 4, np.nan, np.float32))
 
     # the end ----------------------------------------------------------------------------------------------------------
+    def _settle(self, where: str) -> None:
+        """Submit what is held, before anything but a step is done, or raise what that has raised."""
+        self._alive(where)
+        self.held.end_row()
+        self.held.raise_error()
+        self.submit_held()
+
     def _alive(self, where: str) -> None:
         if not self.open:
             raise SessionError(where, "program", "closed", "an open one")
@@ -522,8 +634,15 @@ class WgpuProgram(Program):
     def close(self) -> None:
         if not self.open or self.gpu.pid != os.getpid():
             return
+        self.gpu.holding.settle()
         with contextlib.suppress(SessionError):  # of a lost device there is nothing to wait for
             self._harvest(True)
         self.open = False
         self.memory, self.places, self.stamps, self.queue.stamps = {}, {}, None, None
+        self._drop_ahead()
         self.launches, self.update_launches, self.joined, self.series = [], [], {}, {}
+
+    def _drop_ahead(self) -> None:
+        for ahead in self.ahead.values():
+            ahead.drop()
+        self.ahead = {}

@@ -46,6 +46,9 @@ class Fence:
         if not self.ready:
             gpu.poll(self.submission)
 
+    def release(self) -> None:
+        """Release nothing: there is no memory."""
+
 
 class Mapped:
     """A buffer to read results through; `status` is 0 until the last requested map has ended. `maps` counts those that

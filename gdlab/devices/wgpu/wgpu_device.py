@@ -28,6 +28,7 @@ from gdlab.base.words import natural
 from gdlab.devices.base import Device, DeviceInfo, QueueCounters, Region, SharedBuffers, owner
 from gdlab.devices.buffer_pool import Pool
 from gdlab.devices.fit import Bounds, free_bytes, round_up
+from gdlab.devices.wgpu.held_steps import HoldingPrograms
 from gdlab.devices.wgpu.plan_replay import WgpuProgram
 from gdlab.devices.wgpu.readback import Mapped
 from gdlab.devices.wgpu.wgpu_queue import WgpuQueue
@@ -246,6 +247,7 @@ class Gpu:
         self.d, self.q, self.null = self.device._internal, self.device.queue._internal, ffi.NULL
         self.bounds = _bounds(self.device.limits)
         self.lost, self.pending, self.pipelines_created = False, 0, 0
+        self.holding = HoldingPrograms(self)
         self.submitted = self.ended = -1  # the last submission, and the last one that is known to have run
         self.layouts: dict[str, tuple[Any, Any]] = {}
         self.pipelines: weakref.WeakValueDictionary[tuple[str, str], CompiledKernel] = weakref.WeakValueDictionary()

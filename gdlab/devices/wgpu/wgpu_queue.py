@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -32,7 +33,7 @@ from gdlab.devices.base import (
 )
 from gdlab.devices.buffer_pool import size_class
 from gdlab.devices.wgpu.pass_recording import RecordedRows, Row, record_pass
-from gdlab.devices.wgpu.readback import WgpuReadback
+from gdlab.devices.wgpu.readback import Fence, WgpuReadback
 from gdlab.devices.wgpu.transitions import group_starts, naming, read_ahead, uses_of
 from gdlab.plan.dispatch import OWN_SCALARS, SCALARS, Dispatch
 from gdlab.plan.target import Target
@@ -73,6 +74,28 @@ class WgpuRecorded(Recorded):
         return self.ends if self.whole else []
 
 
+class CommandsAhead:
+    """A finished command buffer that waits to be submitted, once, or dropped."""
+
+    __slots__ = ("_commands", "gpu", "items", "readback")
+
+    def __init__(self, gpu: Gpu, commands: Any, items: Sequence[Item], readback: WgpuReadback | Fence) -> None:
+        self.gpu, self._commands, self.items, self.readback = gpu, commands, items, readback
+
+    def taken(self) -> Any:
+        """Return the command buffer, which is the caller's to release now."""
+        commands, self._commands = self._commands, None
+        return commands
+
+    def drop(self) -> None:
+        """Release the command buffer, which holds the memory that it names, and the readback; idempotent."""
+        if self._commands is not None and self.gpu.pid == os.getpid():
+            self.gpu.raw.CommandBufferRelease(self.taken())
+            self.readback.release()
+
+    __del__ = drop
+
+
 def _part_ends(count: int, starts: Sequence[int]) -> list[int]:
     """Return the ends of parts of `count` dispatches: FIRST_PART, then twice as many each time; at the start of a group
     where one is near, since a submission waits for the one before."""
@@ -90,7 +113,7 @@ class WgpuQueue(Queue):
 
     def __init__(self, gpu: Gpu, depth: int = IN_FLIGHT, counters: QueueCounters | None = None) -> None:
         self.gpu, self.depth, self.counters = gpu, depth, QueueCounters() if counters is None else counters
-        self.flying: deque[WgpuReadback] = deque()
+        self.flying: deque[WgpuReadback | Fence] = deque()
         self.stamps: Stamps | None = None
         self.scalars = gpu.buffer(4 * (len(SCALARS) + OWN_SCALARS))
         self._written: Array | None = None  # scalars
@@ -133,6 +156,7 @@ class WgpuQueue(Queue):
     def put(self, where: str, memory: Any, data: Any, start: int = 0) -> None:
         """Write as `write` does, without counting it as a tensor."""
         gpu, source = self.gpu, self.gpu.ffi.from_buffer(data)
+        gpu.holding.settle()
         for at in range(0, len(source), FLUSH_BYTES):
             nbytes = min(FLUSH_BYTES, len(source) - at)
             with gpu.checked(where):
@@ -203,9 +227,10 @@ class WgpuQueue(Queue):
 
     # work -------------------------------------------------------------------------------------------------------------
     def submit(
-        self, where: str, items: Sequence[Item], readback: Any = None, cuts: Sequence[int] | None = None
-    ) -> None:
-        """Throttle, record, submit, and request the readback."""
+        self, where: str, items: Sequence[Item], readback: Any = None, cuts: Sequence[int] | None = None,
+        counted: bool = True,
+    ) -> None:  # fmt: skip
+        """Throttle, record, submit, and request the readback. Not `counted`: all but the submission is counted."""
         if readback is not None:
             self._throttle()
         parts = list(_growing(items)) if cuts is None else [items[a:b] for a, b in _pairs(cuts, len(items))]
@@ -213,12 +238,29 @@ class WgpuQueue(Queue):
         for part in parts:
             submission = self._run(where, part)
         self.counters.submissions += len(parts)
-        for item in items:
-            self._count(item)
+        for item in items if counted else ():
+            self.count(item)
         if readback is not None:
             readback.request(where, submission)
             self.flying.append(readback)
         self.gpu.poll()
+
+    def ahead(self, where: str, items: Sequence[Item], readback: WgpuReadback | Fence) -> CommandsAhead:
+        """Record items that `submit_ahead` submits, once; their end is that of the readback."""
+        return CommandsAhead(self.gpu, self.gpu.record(where, partial(self._encode, items)), items, readback)
+
+    def submit_ahead(self, where: str, ahead: CommandsAhead, counted: bool = True) -> None:
+        """Submit what was recorded ahead, and request its readback."""
+        gpu = self.gpu
+        with gpu.checked(where):  # of nothing: 2 µs, and it says whether the device was lost since
+            gpu.raw.QueueWriteBuffer(gpu.q, self.scalars._internal, 0, gpu.null, 0)
+        self._throttle()
+        submission = self.send(ahead.taken())
+        self.counters.submissions += 1
+        for item in ahead.items if counted else ():
+            self.count(item)
+        ahead.readback.request(where, submission)
+        self.flying.append(ahead.readback)
 
     def finish(self, where: str, items: Sequence[Item]) -> None:
         """Run the items and wait for them, without counting them."""
@@ -277,7 +319,8 @@ class WgpuQueue(Queue):
             self.flying[0].wait()
             self.flying.popleft()
 
-    def _count(self, item: Item) -> None:
+    def count(self, item: Item) -> None:
+        """Count an item that is submitted."""
         match item:
             case WgpuRecorded():
                 item.whole = True
@@ -299,6 +342,7 @@ class WgpuQueue(Queue):
     def send(self, commands: Any) -> int:
         """Submit one finished command buffer, once, and release it."""
         gpu = self.gpu
+        gpu.holding.settle()
         gpu.pending = 0
         submission = gpu.raw.QueueSubmitForIndex(gpu.q, 1, gpu.ffi.new("WGPUCommandBuffer[1]", [commands]))
         gpu.raw.CommandBufferRelease(commands)
