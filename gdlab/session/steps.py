@@ -122,6 +122,7 @@ class Steps:
         whole, adam_steps = self.updates.next_step()
         self.loaded.program.step(self.scalars(adam_steps), whole, copies, landing)
         self._count(adam_steps)  # after: a step that failed does not count
+        self.scalars(self.updates.next_step()[1])  # known when they are asked for: the device works meanwhile
 
     def launch(
         self, uploads: Sequence[tuple[int, Array]], copies: Sequence[BufferCopy] = (), landing: Readback | None = None

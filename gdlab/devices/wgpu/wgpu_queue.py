@@ -199,9 +199,13 @@ class WgpuQueue(Queue):
         """Return the dispatches as rows of a table."""
         return WgpuRecorded(self.gpu, bounds)
 
-    def set_scalars(self, where: str, numbers: Array) -> None:
-        """Write the numbers, unless they are the very array of the last call."""
-        if numbers is not self._written:
+    def set_scalars(self, where: str, numbers: Array | None) -> None:
+        """Write the numbers, if any; nothing where they are the very array of the last call. Raises once the device is
+        lost."""
+        if numbers is None or numbers is self._written:
+            with self.gpu.checked(where):
+                self.gpu.raw.QueueWriteBuffer(self.gpu.q, self.scalars._internal, 0, self.gpu.null, 0)
+        else:
             self.put(where, self.scalars, np.ascontiguousarray(numbers, np.float32))
             self._written = numbers
 
@@ -250,10 +254,8 @@ class WgpuQueue(Queue):
         return CommandsAhead(self.gpu, self.gpu.record(where, partial(self._encode, items)), items, readback)
 
     def submit_ahead(self, where: str, ahead: CommandsAhead, counted: bool = True) -> None:
-        """Submit what was recorded ahead, and request its readback."""
-        gpu = self.gpu
-        with gpu.checked(where):  # of nothing: 2 µs, and it says whether the device was lost since
-            gpu.raw.QueueWriteBuffer(gpu.q, self.scalars._internal, 0, gpu.null, 0)
+        """Submit what was recorded ahead, and request its readback. Call `set_scalars` before: a lost device would end
+        the process here."""
         self._throttle()
         submission = self.send(ahead.taken())
         self.counters.submissions += 1
