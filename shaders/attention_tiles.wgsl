@@ -1,10 +1,10 @@
-// Tiles of attention on hardware: 128 invocations work on 64 rows and 64 columns at a time. Invocation `lane` has 8 rows,
-// 4 from down * 4 on and 4 from 32 + down * 4 on, and 4 columns from right * 4 on. Both factors of a product lie in
-// workgroup memory, DEPTH (16 or 32) steps of each: one vec4 holds 4 rows, or 4 columns, of one step.
+// Tiles of attention on hardware: 128 invocations work on 64 rows and 64 columns at a time. Invocation `lane` has 8
+// rows, 4 from down * 4 on and 4 from 32 + down * 4 on, and 4 columns from right * 4 on. Both factors of a product lie
+// in workgroup memory, DEPTH (16 or 32) steps of each: one vec4 holds 4 rows, or 4 columns, of one step.
 //
-// A group has PARTS times 128 invocations. Its parts take blocks of 64 columns in turn, each part with a tile of its own,
-// and join their sums at the end. All make equally many rounds, because barriers count for the whole group: a part that is
-// not `busy` has no block left, reads nothing and adds nothing.
+// A group has PARTS times 128 invocations. Its parts take blocks of 64 columns in turn, each part with a tile of its
+// own, and join their sums at the end. All make equally many rounds, because barriers count for the whole group: a part
+// that has no block left is not `busy`, reads nothing and adds nothing.
 var<workgroup> tile: array<vec4<f32>, DEPTH * 32u * PARTS>;
 var<private> part: u32;
 var<private> busy: bool = true;
@@ -55,8 +55,9 @@ fn multiply(lane: u32, before: Sums, steps: u32) -> Sums {
     return Sums(low, high);
 }
 
-// Where invocation `lane` reads 4 x 4 elements of a factor: its quad of rows, and its first step of DEPTH. Two neighbours
-// read side by side; the others write side by side. Of 16 steps, half of the invocations read rows, the others columns.
+// Where invocation `lane` reads 4 x 4 elements of a factor: its quad of rows, and its first step of DEPTH. Two
+// neighbours read side by side; the others write side by side. Of 16 steps half of the invocations read rows, the
+// others columns.
 fn quad_of(lane: u32) -> u32 {
     return lane / 2u % 16u * 4u;
 }

@@ -93,8 +93,8 @@ fn add_up(lane: u32) {
     total_high = vec4<f32>(sum16(at + 128u), sum16(at + 132u), sum16(at + 136u), sum16(at + 140u));
 }
 
-// The running softmax of all parts together. The sums of this part shrink by `shrink_low` and `shrink_high` for it: those
-// of a part that saw nothing are 0.
+// The running softmax of all parts together. The sums of this part shrink by `shrink_low` and `shrink_high` for it; of
+// a part that saw nothing they are 0.
 fn join_parts(lane: u32) {
     let own_low = highest_low;
     let own_high = highest_high;

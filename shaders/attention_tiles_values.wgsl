@@ -49,8 +49,8 @@ fn add_values(lane: u32, before: Sums, weights: Sums, row: u32, column: u32, oth
     return sums;
 }
 
-// As `multiply`, of DEPTH columns that not all rows see: what a row does not see is left out, not multiplied by 0, for it may
-// be a NaN.
+// As `multiply`, of DEPTH columns that not all rows see: what a row does not see is left out, not multiplied by 0, for
+// it may be a NaN.
 fn multiply_seen(lane: u32, before: Sums, row: u32, column: u32) -> Sums {
     var low = before.low;
     var high = before.high;

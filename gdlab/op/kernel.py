@@ -56,8 +56,8 @@ class Work:
     become `u32`, floats `f32`); floating point operations. With `group` the file brings its own `main`, and `units`
     counts workgroups of `group` invocations. `tables` are constant arrays of u32; `trips` counts the loop turns of one
     invocation, where they may be many; `extents` is what the label shows instead of units and length. With `partial`
-    the file writes f32 of this shape, and the kernel's `fold` makes the result of it. With `workgroup_bytes` it fits only
-    a target whose workgroups have so many bytes of memory and `group` invocations."""
+    the file writes f32 of this shape, and the kernel's `fold` makes the result of it. With `workgroup_bytes` it fits
+    only a target whose workgroups have so many bytes of memory and `group` invocations."""
 
     units: int
     length: int = 0

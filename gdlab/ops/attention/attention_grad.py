@@ -245,7 +245,7 @@ def tiled(
     rows: int, own: int, numbers: dict[str, int | float], count: int, label: str, width: int = 1, flip: bool = True,
     parts: int = 1,
 ) -> Work:  # fmt: skip
-    """Return the work of a kernel in which 128 invocations, `parts` times, share 64 rows of a head, and 64 or 128 of its
+    """Return the work of a kernel in which `parts` times 128 invocations share 64 rows of a head, and 64 or 128 of its
     elements; `flip`: the last rows come first."""
     wide = TILE if width <= TILE else 2 * TILE
     chunks = -(-width // wide)
