@@ -158,6 +158,12 @@ def test_a_workgroup_writes_what_the_picture_gives_it(case: str) -> None:
         assert written == drawn_for(covered, workgroup), (case, workgroup, covered)
 
 
+def test_long_rows_of_causal_attention_come_first() -> None:
+    """The last queries see the most keys; the first keys are seen by the most queries."""
+    builds = [attention_of_many_heads, gradient("attention_grad_q"), gradient("attention_grad_k")]
+    assert [coverage(dispatch_of(build)).flip for build in builds] == [True, True, False]
+
+
 def test_every_kernel_has_a_picture_a_reason_and_parts() -> None:
     """T9: of every op with a kernel of its own, on both kinds of adapters; no sentence without its numbers."""
     for op in working_ops():

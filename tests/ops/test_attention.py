@@ -272,6 +272,24 @@ def test_an_infinity_in_one_part_is_what_it_is_in_one_sum(
     np.testing.assert_allclose(run_on(g, feeds, IN_PARTS)[0], wanted, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_scores_far_apart_in_two_parts_do_not_overflow(sign: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits of ±900: e to their difference is infinite in float32. Gradients read the logarithm of the sum of both."""
+    monkeypatch.setattr(attention_grad, "FEW_TILES", 0)
+    far = np.where(np.arange(150) < 64, -30, 30) * sign
+    feeds = {"q": np.full((150, 1), 30.0), "k": far.reshape(150, 1)}
+    feeds |= {name: RNG.uniform(-1, 1, (150, 1)) for name in "vc"}
+    feeds = {name: values.astype(np.float32) for name, values in feeds.items()}
+    with Graph() as g:
+        q, k, v, c = (ops.input(name, (150, 1)) for name in "qkvc")
+        g.set_outputs([(ops.causal_attention(q, k, v, 1, 1, 1) * c).sum_all()])
+    full, _ = differentiate(g, wrt=[q, k, v])
+    full.set_outputs(full.outputs)
+    wanted = slow_gradients(feeds, 1, 1, 1, 150)
+    for name, got in zip("qkv", run_on(full, feeds, IN_PARTS)[1:], strict=True):
+        np.testing.assert_allclose(got, wanted[name], rtol=1e-3, atol=1e-3, err_msg=name)
+
+
 SHORT = {  # a head in two parts, keys in three
     "causal_attention": heads(9, 1, 1, 132),
     "full_attention": heads(130, 1, 1, 8),
