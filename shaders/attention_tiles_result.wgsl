@@ -3,7 +3,7 @@
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
+    @builtin(local_invocation_index) index: u32,
 ) {
     let flat = (group.z * groups.y + group.y) * groups.x + group.x;
     if (flat >= UNITS) {
@@ -13,38 +13,51 @@ fn main(
     let head = flat / CHUNKS % HEADS;
     let kv = head / (HEADS / KV_HEADS);
     let row = first_row(flat);
+    let lane = index % 128u;
+    if (PARTS > 1u) {
+        part = index / 128u;
+    }
     let end = end_key(min(row + 63u, QUERIES - 1u));
     var sums = Sums();
     var more = Sums();
-    for (var column = first_key(row) / 64u * 64u; column < end; column += 64u) {
+    for (var first = first_key(row) / 64u * 64u; first < end; first += 64u * PARTS) {
+        let column = first + part * 64u;
+        if (PARTS > 1u) {
+            busy = column < end;
+        }
         let weights = weigh(lane, row, head, column, kv);
-        sums.low = shrunk(sums.low, shrink_low);
-        sums.high = shrunk(sums.high, shrink_high);
-        sums = add_values(lane, sums, weights, row, column, kv, chunk);
+        sums = add_values(lane, shrunk(sums), weights, row, column, kv, chunk);
         if (WIDE == 128u) {
-            more.low = shrunk(more.low, shrink_low);
-            more.high = shrunk(more.high, shrink_high);
-            more = add_values(lane, more, weights, row, column, kv, chunk + 64u);
+            more = add_values(lane, shrunk(more), weights, row, column, kv, chunk + 64u);
         }
     }
     add_up(lane);
+    if (PARTS > 1u) {
+        join_parts(lane);
+        sums = shrunk(sums);
+        more = shrunk(more);
+    }
     write(lane, row, head, chunk, mean(sums));
     if (WIDE == 128u) {
         write(lane, row, head, chunk + 64u, mean(more));
     }
-    if (chunk == 0u && lane % 16u == 0u) {
+    if (chunk == 0u && part == 0u && lane % 16u == 0u) {
         write_logarithms(row + lane / 16u * 4u, head);
     }
 }
 
-fn shrunk(sums: mat4x4<f32>, by: vec4<f32>) -> mat4x4<f32> {
+fn shrunk(sums: Sums) -> Sums {
+    return Sums(times(sums.low, shrink_low), times(sums.high, shrink_high));
+}
+
+fn times(sums: mat4x4<f32>, by: vec4<f32>) -> mat4x4<f32> {
     return mat4x4<f32>(sums[0] * by.x, sums[1] * by.y, sums[2] * by.z, sums[3] * by.w);
 }
 
 fn mean(sums: Sums) -> Sums {
     return Sums(
-        shrunk(sums.low, inverse(highest_low, total_low)),
-        shrunk(sums.high, inverse(highest_high, total_high)),
+        times(sums.low, inverse(highest_low, total_low)),
+        times(sums.high, inverse(highest_high, total_high)),
     );
 }
 

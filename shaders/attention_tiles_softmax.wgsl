@@ -27,7 +27,7 @@ fn powers4(scores: mat4x4<f32>, highest: vec4<f32>, query: u32, key: u32) -> mat
 
 // One number of each row from every invocation: where the 16 that share a row put theirs.
 fn share(lane: u32, low: vec4<f32>, high: vec4<f32>) {
-    let at = lane / 16u * 16u + lane % 16u / 4u;
+    let at = tile_of(part) + lane / 16u * 16u + lane % 16u / 4u;
     let q = lane % 4u;
     workgroupBarrier();
     tile[at][q] = low.x;
@@ -53,18 +53,18 @@ fn weigh(lane: u32, row: u32, head: u32, column: u32, kv: u32) -> Sums {
         vec4<f32>(largest(high[0]), largest(high[1]), largest(high[2]), largest(high[3])),
     );
     if (lane < 64u) {
-        let four = lane * 4u;
+        let four = tile_of(part) + lane * 4u;
         let found = vec4<f32>(
             largest(tile[four]),
             largest(tile[four + 1u]),
             largest(tile[four + 2u]),
             largest(tile[four + 3u]),
         );
-        tile[256u + lane / 4u][lane % 4u] = largest(found);
+        tile[tile_of(part) + 256u + lane / 4u][lane % 4u] = largest(found);
     }
     workgroupBarrier();
-    let now_low = max4(highest_low, tile[256u + lane / 16u]);
-    let now_high = max4(highest_high, tile[264u + lane / 16u]);
+    let now_low = max4(highest_low, tile[tile_of(part) + 256u + lane / 16u]);
+    let now_high = max4(highest_high, tile[tile_of(part) + 264u + lane / 16u]);
     shrink_low = exp(highest_low - now_low);
     shrink_high = exp(highest_high - now_high);
     highest_low = now_low;
@@ -88,15 +88,36 @@ fn sum16(first: u32) -> f32 {
 // Sums of whole rows.
 fn add_up(lane: u32) {
     share(lane, total_low, total_high);
-    let at = lane / 16u * 16u;
+    let at = tile_of(part) + lane / 16u * 16u;
     total_low = vec4<f32>(sum16(at), sum16(at + 4u), sum16(at + 8u), sum16(at + 12u));
     total_high = vec4<f32>(sum16(at + 128u), sum16(at + 132u), sum16(at + 136u), sum16(at + 140u));
 }
 
-// Long rows of a causal block first, so that they do not come last.
-fn first_row(flat: u32) -> u32 {
-    let blocks = (QUERIES + 63u) / 64u;
-    return (blocks - 1u - flat / (HEADS * CHUNKS)) * 64u;
+// The running softmax of all parts together. The sums of this part shrink by `shrink_low` and `shrink_high` for it; of
+// a part that saw nothing they are 0.
+fn join_parts(lane: u32) {
+    let own_low = highest_low;
+    let own_high = highest_high;
+    let own = tile_of(part) + lane;
+    workgroupBarrier();
+    tile[own] = highest_low;
+    tile[own + 128u] = highest_high;
+    tile[own + 256u] = total_low;
+    tile[own + 384u] = total_high;
+    workgroupBarrier();
+    for (var number = 0u; number < PARTS; number++) {
+        highest_low = max4(highest_low, tile[tile_of(number) + lane]);
+        highest_high = max4(highest_high, tile[tile_of(number) + lane + 128u]);
+    }
+    shrink_low = exp(own_low - highest_low);
+    shrink_high = exp(own_high - highest_high);
+    total_low = vec4<f32>();
+    total_high = vec4<f32>();
+    for (var number = 0u; number < PARTS; number++) {
+        let at = tile_of(number) + lane;
+        total_low += tile[at + 256u] * exp(tile[at] - highest_low);
+        total_high += tile[at + 384u] * exp(tile[at + 128u] - highest_high);
+    }
 }
 
 // The logarithms of the sums of 8 queries.

@@ -4,7 +4,7 @@
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
+    @builtin(local_invocation_index) index: u32,
 ) {
     let flat = (group.z * groups.y + group.y) * groups.x + group.x;
     if (flat >= UNITS) {
@@ -12,25 +12,39 @@ fn main(
     }
     let chunk = flat % CHUNKS * WIDE;
     let head = flat / CHUNKS % OWN_HEADS;
-    let row = flat / (CHUNKS * OWN_HEADS) * 64u;
+    let row = first_row(flat);
+    let lane = index % 128u;
+    if (PARTS > 1u) {
+        part = index / 128u;
+    }
+    let start = first_column(row) / 64u * 64u;
     let end = end_column(min(row + 63u, OWN_ROWS - 1u));
+    let blocks = (max(end, start) - start + 63u) / 64u;
+    let count = (end_head(head) - first_head(head)) * blocks;
     var sums = Sums();
     var more = Sums();
-    for (var other = first_head(head); other < end_head(head); other++) {
-        for (var column = first_column(row) / 64u * 64u; column < end; column += 64u) {
-            let scores = score_tile(lane, row, head, column, other);
-            var seconds = Sums();
-            if (SECOND == 1u) {
-                seconds = second_tile(lane, row, head, column, other);
-            }
+    for (var first = 0u; first < count; first += PARTS) {
+        let block = first + part;
+        if (PARTS > 1u) {
+            busy = block < count;
+        }
+        let other = first_head(head) + block / blocks;
+        let column = start + block % blocks * 64u;
+        let scores = score_tile(lane, row, head, column, other);
+        var seconds = Sums();
+        if (SECOND == 1u) {
+            seconds = second_tile(lane, row, head, column, other);
+        }
+        var weighed = Sums();
+        if (busy) {
             let m = row + lane / 16u * 4u;
             let n = column + lane % 16u * 4u;
-            let low = weights4(m, head, n, other, scores.low, seconds.low);
-            let high = weights4(m + 32u, head, n, other, scores.high, seconds.high);
-            sums = add_values(lane, sums, Sums(low, high), row, column, other, chunk);
-            if (WIDE == 128u) {
-                more = add_values(lane, more, Sums(low, high), row, column, other, chunk + 64u);
-            }
+            weighed.low = weights4(m, head, n, other, scores.low, seconds.low);
+            weighed.high = weights4(m + 32u, head, n, other, scores.high, seconds.high);
+        }
+        sums = add_values(lane, sums, weighed, row, column, other, chunk);
+        if (WIDE == 128u) {
+            more = add_values(lane, more, weighed, row, column, other, chunk + 64u);
         }
     }
     write(lane, row, head, chunk, Sums(sums.low * FINAL, sums.high * FINAL));
@@ -54,28 +68,30 @@ fn second_tile(lane: u32, row: u32, head: u32, column: u32, other: u32) -> Sums 
     var sums = Sums();
     let m = row + quad_of(lane);
     let n = column + quad_of(lane);
-    for (var first = 0u; first < D; first += 32u) {
+    for (var first = 0u; first < D; first += DEPTH) {
         let c = first + step_of(lane);
-        let rows = mat4x4<f32>(
-            second_row_or_zero(m, head, c),
-            second_row_or_zero(m + 1u, head, c),
-            second_row_or_zero(m + 2u, head, c),
-            second_row_or_zero(m + 3u, head, c),
-        );
-        let columns = mat4x4<f32>(
-            second_column_or_zero(n, other, c),
-            second_column_or_zero(n + 1u, other, c),
-            second_column_or_zero(n + 2u, other, c),
-            second_column_or_zero(n + 3u, other, c),
-        );
+        var rows = mat4x4<f32>();
+        var columns = mat4x4<f32>();
+        if (reads_rows(lane)) {
+            rows = mat4x4<f32>(
+                second_row_or_zero(m, head, c),
+                second_row_or_zero(m + 1u, head, c),
+                second_row_or_zero(m + 2u, head, c),
+                second_row_or_zero(m + 3u, head, c),
+            );
+        }
+        if (reads_columns(lane)) {
+            columns = mat4x4<f32>(
+                second_column_or_zero(n, other, c),
+                second_column_or_zero(n + 1u, other, c),
+                second_column_or_zero(n + 2u, other, c),
+                second_column_or_zero(n + 3u, other, c),
+            );
+        }
         workgroupBarrier();
         keep(lane, rows, columns);
         workgroupBarrier();
-        if (D % 32u == 0u) {
-            sums = multiply(lane, sums, 32u);
-        } else {
-            sums = multiply(lane, sums, min(32u, D - first + 3u));
-        }
+        sums = multiply_steps(lane, sums, first);
     }
     return sums;
 }

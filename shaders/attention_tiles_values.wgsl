@@ -5,20 +5,31 @@ fn add_values(lane: u32, before: Sums, weights: Sums, row: u32, column: u32, oth
     let whole = column >= first_seen(last) && column + 64u <= end_seen(row);
     let low = transpose(weights.low);
     let high = transpose(weights.high);
-    for (var half = 0u; half < 2u; half++) {
-        let n = column + half * 32u + lane / 16u;
+    let own = tile_of(part) + DEPTH * 16u + lane;
+    for (var turn = 0u; turn < 64u / DEPTH; turn++) {
+        let n = column + turn * DEPTH + lane / 16u;
         let c = chunk + lane % 16u * 4u;
-        let v0 = value_or_zero(n, other, c);
-        let v1 = value_or_zero(n + 8u, other, c);
-        let v2 = value_or_zero(n + 16u, other, c);
-        let v3 = value_or_zero(n + 24u, other, c);
+        var v0 = vec4<f32>();
+        var v1 = vec4<f32>();
+        var v2 = vec4<f32>();
+        var v3 = vec4<f32>();
+        if (busy) {
+            v0 = value_or_zero(n, other, c);
+            v1 = value_or_zero(n + 8u, other, c);
+            if (DEPTH == 32u) {
+                v2 = value_or_zero(n + 16u, other, c);
+                v3 = value_or_zero(n + 24u, other, c);
+            }
+        }
         workgroupBarrier();
-        tile[512u + lane] = v0;
-        tile[640u + lane] = v1;
-        tile[768u + lane] = v2;
-        tile[896u + lane] = v3;
-        if (lane % 16u / 8u == half) {
-            let at = lane % 8u * 64u + lane / 16u;
+        tile[own] = v0;
+        tile[own + 128u] = v1;
+        if (DEPTH == 32u) {
+            tile[own + 256u] = v2;
+            tile[own + 384u] = v3;
+        }
+        if (lane % 16u / (DEPTH / 4u) == turn) {
+            let at = tile_of(part) + lane % (DEPTH / 4u) * 64u + lane / 16u;
             tile[at] = low[0];
             tile[at + 8u] = high[0];
             tile[at + 16u] = low[1];
@@ -29,17 +40,17 @@ fn add_values(lane: u32, before: Sums, weights: Sums, row: u32, column: u32, oth
             tile[at + 56u] = high[3];
         }
         workgroupBarrier();
-        if (whole) {
-            sums = multiply(lane, sums, 32u);
-        } else {
-            sums = multiply_seen(lane, sums, row, column + half * 32u);
+        if (busy && whole) {
+            sums = multiply(lane, sums, DEPTH);
+        } else if (busy) {
+            sums = multiply_seen(lane, sums, row, column + turn * DEPTH);
         }
     }
     return sums;
 }
 
-// As `multiply`, of 32 columns that not all rows see: what a row does not see is left out, not multiplied by 0, for it may
-// be a NaN.
+// As `multiply`, of DEPTH columns that not all rows see: what a row does not see is left out, not multiplied by 0, for
+// it may be a NaN.
 fn multiply_seen(lane: u32, before: Sums, row: u32, column: u32) -> Sums {
     var low = before.low;
     var high = before.high;
@@ -50,12 +61,14 @@ fn multiply_seen(lane: u32, before: Sums, row: u32, column: u32) -> Sums {
     let end_low = vec4<u32>(end_seen(rows.x), end_seen(rows.y), end_seen(rows.z), end_seen(rows.w));
     let first_high = vec4<u32>(first_seen(more.x), first_seen(more.y), first_seen(more.z), first_seen(more.w));
     let end_high = vec4<u32>(end_seen(more.x), end_seen(more.y), end_seen(more.z), end_seen(more.w));
-    for (var step = 0u; step < 32u; step++) {
+    let down = tile_of(part) + lane / 16u;
+    let right = tile_of(part) + DEPTH * 16u + lane % 16u;
+    for (var step = 0u; step < DEPTH; step++) {
         let n = vec4<u32>(column + step);
         let at = step * 16u;
-        let b = tile[512u + lane % 16u + at];
-        low += outer_seen(tile[lane / 16u + at], b, (n >= first_low) & (n < end_low));
-        high += outer_seen(tile[lane / 16u + at + 8u], b, (n >= first_high) & (n < end_high));
+        let b = tile[right + at];
+        low += outer_seen(tile[down + at], b, (n >= first_low) & (n < end_low));
+        high += outer_seen(tile[down + at + 8u], b, (n >= first_high) & (n < end_high));
     }
     return Sums(low, high);
 }
@@ -71,6 +84,11 @@ fn outer_seen(a: vec4<f32>, b: vec4<f32>, sees: vec4<bool>) -> mat4x4<f32> {
 fn write(lane: u32, row: u32, head: u32, chunk: u32, sums: Sums) {
     let m = row + lane / 16u * 4u;
     let c = chunk + lane % 16u * 4u;
+    if (PARTS > 1u) {
+        write_joined(lane, m, head, c, sums.low);
+        write_joined(lane, m + 32u, head, c, sums.high);
+        return;
+    }
     write_row(m, head, c, sums.low[0]);
     write_row(m + 1u, head, c, sums.low[1]);
     write_row(m + 2u, head, c, sums.low[2]);
@@ -79,4 +97,22 @@ fn write(lane: u32, row: u32, head: u32, chunk: u32, sums: Sums) {
     write_row(m + 33u, head, c, sums.high[1]);
     write_row(m + 34u, head, c, sums.high[2]);
     write_row(m + 35u, head, c, sums.high[3]);
+}
+
+// Four rows, added up over all parts; each part writes some of them.
+fn write_joined(lane: u32, m: u32, head: u32, c: u32, sums: mat4x4<f32>) {
+    let own = tile_of(part) + lane;
+    workgroupBarrier();
+    tile[own] = sums[0];
+    tile[own + 128u] = sums[1];
+    tile[own + 256u] = sums[2];
+    tile[own + 384u] = sums[3];
+    workgroupBarrier();
+    for (var r = part; r < 4u; r += PARTS) {
+        var sum = vec4<f32>();
+        for (var number = 0u; number < PARTS; number++) {
+            sum += tile[tile_of(number) + r * 128u + lane];
+        }
+        write_row(m + r, head, c, sum);
+    }
 }

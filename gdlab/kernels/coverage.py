@@ -214,8 +214,8 @@ def _row_reads(d: Dispatch, c: Custom, rows: int, width: int) -> tuple[Read, ...
 
 
 def _attention(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
-    """Cover rows of a head: 4 by one invocation alone, 8 or 64 by 128 invocations, or 1 by invocations that share its
-    keys; chunks of keys are not drawn."""
+    """Cover rows of a head: 4 by one invocation alone, 8 or 64 by 128 invocations (64 in parts by several times as
+    many), or 1 by invocations that share its keys; chunks of keys are not drawn."""
     if "OWN_HEADS" not in n or n.get("CHUNKS", 1) > 1 and "attention_keys" in c.file:
         return None
     alone, width = "PIECES" in n, n["D"]
@@ -223,7 +223,7 @@ def _attention(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
     rows = 4 if alone else 1 if by_keys else 8 if "attention_short" in c.file else 64
     elements = math.prod(d.type.shape)
     columns = n["OWN_HEADS"] * width if elements == n["OWN_ROWS"] * n["OWN_HEADS"] * width else n["OWN_HEADS"]
-    loop = Loop("keys", n["COLUMNS"], 4 if alone else d.workgroup_size[0] if by_keys else 64)
+    loop = Loop("keys", n["COLUMNS"], 4 if alone else d.workgroup_size[0] if by_keys else 64, side=n.get("PARTS", 1))
     own = n["OWN_ROWS"] * n["OWN_HEADS"] * width
     reads = []
     for k, operand in enumerate(d.operands[: len(c.names)]):
@@ -234,7 +234,7 @@ def _attention(d: Dispatch, c: Custom, n: Sizes) -> Coverage | None:
     return Coverage(
         "result", (1, n["OWN_ROWS"], columns), (rows, columns // n["OWN_HEADS"]), c.group if alone else 1,
         n.get("CHUNKS", 1), (4, columns // n["OWN_HEADS"]) if alone else None, loop, tuple(reads),
-        flip="attention_tiles_softmax" in c.file,
+        flip=n.get("FLIP") == 1,
     )  # fmt: skip
 
 

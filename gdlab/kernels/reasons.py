@@ -359,6 +359,8 @@ def _attention(d: Dispatch, covered: Coverage, n: dict[str, int], loop: Loop | N
         f"{who} has {owns} of one head and walks the {walked}{per_head}, at most {whole(loop.length)}, {loop.step} at "
         f"a time: {serves}no {own} waits for another."
     )
+    if loop.side > 1:
+        yield f"It has {loop.side} parts, which take blocks of {loop.step} {walked} in turn and then join their sums."
     if covered.each is not None:
         yield f"{covered.per} such pieces lie side by side in a workgroup: {plural(covered.groups, 'workgroup')}."
     if covered.share > 1:

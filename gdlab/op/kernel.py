@@ -56,7 +56,8 @@ class Work:
     become `u32`, floats `f32`); floating point operations. With `group` the file brings its own `main`, and `units`
     counts workgroups of `group` invocations. `tables` are constant arrays of u32; `trips` counts the loop turns of one
     invocation, where they may be many; `extents` is what the label shows instead of units and length. With `partial`
-    the file writes f32 of this shape, and the kernel's `fold` makes the result of it."""
+    the file writes f32 of this shape, and the kernel's `fold` makes the result of it. With `workgroup_bytes` it fits
+    only a target whose workgroups have so many bytes of memory and `group` invocations."""
 
     units: int
     length: int = 0
@@ -67,6 +68,7 @@ class Work:
     trips: int = 0
     extents: str = ""
     partial: Shape = ()
+    workgroup_bytes: int = 0
 
 
 # (operand types, result type, attributes) -> the work, or None where this form does not fit
@@ -94,8 +96,8 @@ class Shader:
     same in NumPy for the cpu device. `a.wgsl + b.wgsl`: two files that call each other's functions. Kernels with the
     same first file have the same NumPy form; forms for adapters (`hardware`, `fours`) need none.
 
-    `hardware` is a second form for hardware adapters, used where its `work` is not None, else its own; `fours` is one
-    for software adapters, which works by four. `linear`:
+    `hardware` is a second form for hardware adapters, used where its `work` is not None and fits the target, else its
+    own; `fours` is one for software adapters, which works by four. `linear`:
     |result| on absolute operands bounds the rounding error (sums of products, selections); `bound(*scales, **attrs)`
     says it of a sum of products with signs of its own, from the error scales of the operands. `scalars` names the
     per-step numbers it reads. `in_place` is the form of a cache write that leaves in the cache what it does not write:

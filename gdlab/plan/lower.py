@@ -32,7 +32,7 @@ from gdlab.plan.parts import Parts, fold_stages
 from gdlab.plan.records import BufferKind, MissedFusion, PlanBuffer
 from gdlab.plan.schedule import before_reordering, numbered, scheduled
 from gdlab.plan.spread import Schedule
-from gdlab.plan.target import CompileOptions, Target
+from gdlab.plan.target import CompileOptions, Limits, Target
 from gdlab.plan.terms import Term, Terms, movement_of, terms_of
 
 COPY = "copy"
@@ -351,7 +351,7 @@ class Lowering:
         form = form if self.target.kind == "wgpu" else None
         while form is not None:
             work = form.work(types, core.type, attrs)
-            if work is not None:
+            if work is not None and _fits(work, self.target.limits):
                 return form, work
             form = form.hardware
         work = kernel.work(types, core.type, attrs)
@@ -428,6 +428,12 @@ class Lowering:
                 found[node] = None
                 stack.extend(self.nodes[node].inputs)
         return tuple(sorted(found))
+
+
+def _fits(work: Work, limits: Limits) -> bool:
+    """Return whether workgroups of a target have the memory and the invocations that a form asks for."""
+    within = work.workgroup_bytes <= limits.workgroup_bytes and work.group <= limits.invocations
+    return not work.workgroup_bytes or within
 
 
 def _custom(core: Term, kernel: Shader, form: Shader, work: Work, names: tuple[str, ...]) -> Custom:

@@ -26,6 +26,7 @@ from gdlab.plan.target import Limits, Target
 from gdlab.plan.update import Recipe, update_of
 
 SOFTWARE, HARDWARE = Target("wgpu", "software", Limits()), Target.portable()
+ROOMY = Target("wgpu", "hardware", Limits(workgroup_bytes=32768))
 
 
 def dispatch_of(build: Callable[[], Value], target: Target = HARDWARE, at: int = 0) -> Dispatch:
@@ -55,6 +56,26 @@ def gated(dtype: DType) -> Callable[[], Value]:
 def attention() -> Value:
     q, k, v = (ops.input(name, (130, 32)) for name in "qkv")
     return ops.causal_attention(q, k, v, num_heads=4, num_kv_heads=4, head_dim=8)
+
+
+def many_heads() -> list[Value]:
+    """Enough groups for tiles."""
+    return [ops.input(name, (70, 256)) for name in "qkv"]
+
+
+def attention_of_many_heads() -> Value:
+    return ops.causal_attention(*many_heads(), num_heads=64, num_kv_heads=64, head_dim=4)
+
+
+def gradient(name: str) -> Callable[[], Value]:
+    """A gradient of causal attention."""
+
+    def build() -> Value:
+        q, k, v = many_heads()
+        lse, delta, g = ops.input("lse", (70, 64)), ops.input("delta", (70, 64)), ops.input("g", (70, 256))
+        return REGISTRY[name](q, k, v, lse, delta, g, 64, 64, 4, True, 0)
+
+    return build
 
 
 def decoding() -> Value:
@@ -96,6 +117,10 @@ CASES: dict[str, tuple[Callable[[], Value], Target]] = {
     "layer norm": (norm, SOFTWARE),
     "few rows": (product_of(3, 64, 90), HARDWARE),
     "attention": (attention, SOFTWARE),
+    "attention in tiles": (attention_of_many_heads, HARDWARE),
+    "attention in tiles, by two parts": (attention_of_many_heads, ROOMY),
+    "gradient of queries, the last first": (gradient("attention_grad_q"), HARDWARE),
+    "gradient of keys, the first first": (gradient("attention_grad_k"), ROOMY),
     "keys of a query": (decoding, HARDWARE),
     "transpose": (lambda: ops.transpose(given(30, 20)), HARDWARE),
     "products side by side": (lambda: ops.batch_matmul(given(3, 9, 5), given(3, 5, 11)), SOFTWARE),
@@ -131,6 +156,12 @@ def test_a_workgroup_writes_what_the_picture_gives_it(case: str) -> None:
     some = sorted({0, min(1, covered.groups - 1), covered.groups - 1})
     for workgroup, written in zip(some, written_by(d, target, some), strict=True):
         assert written == drawn_for(covered, workgroup), (case, workgroup, covered)
+
+
+def test_long_rows_of_causal_attention_come_first() -> None:
+    """The last queries see the most keys; the first keys are seen by the most queries."""
+    builds = [attention_of_many_heads, gradient("attention_grad_q"), gradient("attention_grad_k")]
+    assert [coverage(dispatch_of(build)).flip for build in builds] == [True, True, False]
 
 
 def test_every_kernel_has_a_picture_a_reason_and_parts() -> None:
@@ -243,6 +274,15 @@ FAMILIES: dict[str, tuple[Callable[[], Value], str]] = {
 def test_the_sentence_of_every_family_is_computed(family: str) -> None:
     build, wanted = FAMILIES[family]
     assert wanted in said_of(dispatch_of(build))
+
+
+def test_the_sentence_of_attention_counts_the_parts_of_a_group() -> None:
+    d = dispatch_of(attention_of_many_heads, ROOMY)
+    said = said_of(d)
+    assert "A workgroup of 256 has 64 queries of one head and walks the keys, at most 70, 64 at a time" in said
+    assert "It has 2 parts, which take blocks of 64 keys in turn and then join their sums." in said, said
+    assert "A workgroup uses 32.8 KB of workgroup memory." in said, said
+    assert "parts" not in said_of(dispatch_of(attention_of_many_heads))
 
 
 def test_the_sentence_of_an_update_counts_its_parameters() -> None:

@@ -119,10 +119,12 @@ def test_a_nan_reaches_only_who_sees_it(
     by two groups, and 70 rows are tiles here."""
     if rows == 70:
         monkeypatch.setattr(attention_grad, "FEW_TILES", 0)
-    from plans import load, outputs
+    kind: Literal["cpu", "wgpu"] = "cpu" if form == "cpu" else "wgpu"
+    check_spoilt(rows, window, spoilt, Target(kind, form, Limits()))
 
-    from gdlab.devices.choose import device as open_device
 
+def check_spoilt(rows: int, window: int, spoilt: str, target: Target) -> None:
+    """Compare the result and the gradients with those by hand, where an operand has a NaN in its middle row."""
     h, kv, d = 2, 1, 6
     shapes = {"q": (rows, h * d), "k": (rows, kv * d), "v": (rows, kv * d), "c": (rows, h * d)}
     feeds = {name: RNG.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
@@ -137,21 +139,28 @@ def test_a_nan_reaches_only_who_sees_it(
         slow = slow_gradients(feeds, h, kv, d, window)
         out_wanted = by_hand(*(feeds[name].astype(np.float64) for name in "qkv"), h, kv, d, window)
     values = evaluate(full, feeds)
-    kind: Literal["cpu", "wgpu"] = "cpu" if form == "cpu" else "wgpu"
-    if kind == "wgpu":
-        needs("wgpu")
-    plan = compile(full, mode="inference", target=Target(kind, form, Limits()))
-    program = load(open_device(kind), plan, feeds)
-    try:
-        program.step(None)
-        got = outputs(program)[1:]
-    finally:
-        program.close()
+    got = run_on(full, feeds, target)[1:]
     wanted = {"out": out_wanted} | slow
     for (name, want), one, id in zip(wanted.items(), got, full.output_ids[1:], strict=True):
         np.testing.assert_allclose(values[id], want, rtol=1e-9, atol=1e-9, err_msg=f"{name} by the reference")
         np.testing.assert_allclose(one, want, rtol=1e-3, atol=1e-4, err_msg=name)
     assert not np.isnan(out_wanted).all()
+
+
+def run_on(graph: Graph, feeds: dict[str, np.ndarray], target: Target) -> list[np.ndarray]:
+    """All outputs of a plan for this target."""
+    from plans import load, outputs
+
+    from gdlab.devices.choose import device as open_device
+
+    if target.kind == "wgpu":
+        needs("wgpu")
+    program = load(open_device(target.kind), compile(graph, mode="inference", target=target), feeds)
+    try:
+        program.step(None)
+        return outputs(program)
+    finally:
+        program.close()
 
 
 def test_labels_say_queries_keys_and_heads() -> None:
@@ -204,6 +213,81 @@ def test_tiles_for_hardware_compute_the_same(name: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(attention_grad, "FEW_TILES", 0)
     monkeypatch.setattr(REGISTRY[name], "samples", (SMALL[name],))
     op_checks.check_hardware_form(REGISTRY[name])
+
+
+IN_PARTS = Target("wgpu", "hardware", Limits(workgroup_bytes=32768, invocations=512))
+PARTED = {  # rows, keys, heads, kv heads, head_dim, window (0: all keys), parts
+    "heads of keys have 3 and 6 blocks": (70, 70, 6, 2, 6, 70, 2),
+    "more parts than blocks": (150, 150, 3, 1, 6, 150, 4),
+    "a window": (200, 200, 2, 1, 8, 70, 2),
+    "keys of others": (33, 330, 4, 2, 20, 0, 2),
+    "two halves of a head": (130, 130, 1, 1, 100, 130, 2),
+}
+
+
+@pytest.mark.parametrize("case", PARTED)
+def test_parts_of_a_group_compute_the_same(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result and the gradients, within the tolerance of an op against float64."""
+    rows, keys, h, kv, d, window, parts = PARTED[case]
+    monkeypatch.setattr(attention_grad, "FEW_TILES", 0)
+    monkeypatch.setattr(attention_grad, "PARTS", parts)
+    shapes = {"q": (rows, h * d), "k": (keys, kv * d), "v": (keys, kv * d), "c": (rows, h * d)}
+    feeds = {name: RNG.uniform(-1, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+    with Graph() as g:
+        q, k, v, c = (ops.input(name, shape) for name, shape in shapes.items())
+        if window:
+            out = ops.sliding_window_attention(q, k, v, h, kv, d, window)
+        else:
+            out = ops.cross_attention(q, k, v, h, kv, d)
+        g.set_outputs([(out * c).sum_all(), out])
+    full, _ = differentiate(g, wrt=[q, k, v])
+    full.set_outputs(full.outputs)
+    customs = [d.custom for d in compile(full, mode="inference", target=IN_PARTS).dispatches if d.custom]
+    assert [(c["PARTS"], c.group) for c in customs] == [(parts, 128 * parts)] * 4
+    values = evaluate(full, feeds)
+    scales = op_checks.magnitudes(full, values)
+    for got, id in zip(run_on(full, feeds, IN_PARTS), full.output_ids, strict=True):
+        assert op_checks.compare(got, values[id], scales[id], op_checks.RTOL["wgpu"]) is None, full.output_ids.index(id)
+
+
+@pytest.mark.parametrize("spoilt", "qkvc")
+def test_a_nan_reaches_only_who_sees_it_from_any_part(spoilt: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three blocks of keys the second part has the one with the NaN, which other parts and rows do not see."""
+    monkeypatch.setattr(attention_grad, "FEW_TILES", 0)
+    check_spoilt(150, 60, spoilt, IN_PARTS)
+
+
+@pytest.mark.parametrize(("spoilt", "sign"), [("q", 1), ("k", 1), ("k", -1), ("v", 1)])
+def test_an_infinity_in_one_part_is_what_it_is_in_one_sum(
+    spoilt: str, sign: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A score of +∞ makes its row NaN, one of -∞ has no weight."""
+    monkeypatch.setattr(attention_grad, "FEW_TILES", 0)
+    feeds = {name: RNG.uniform(0.1, 1, (150, 6)).astype(np.float32) for name in "qkv"}
+    feeds[spoilt][75, 1] = sign * np.inf
+    with Graph() as g:
+        g.output(ops.causal_attention(*(ops.input(name, (150, 6)) for name in "qkv"), 1, 1, 6))
+    with np.errstate(all="ignore"):
+        wanted = by_hand(*(feeds[name].astype(np.float64) for name in "qkv"), 1, 1, 6, 150)
+    np.testing.assert_allclose(run_on(g, feeds, IN_PARTS)[0], wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_scores_far_apart_in_two_parts_do_not_overflow(sign: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits of ±900: e to their difference is infinite in float32. Gradients read the logarithm of the sum of both."""
+    monkeypatch.setattr(attention_grad, "FEW_TILES", 0)
+    far = np.where(np.arange(150) < 64, -30, 30) * sign
+    feeds = {"q": np.full((150, 1), 30.0), "k": far.reshape(150, 1)}
+    feeds |= {name: RNG.uniform(-1, 1, (150, 1)) for name in "vc"}
+    feeds = {name: values.astype(np.float32) for name, values in feeds.items()}
+    with Graph() as g:
+        q, k, v, c = (ops.input(name, (150, 1)) for name in "qkvc")
+        g.set_outputs([(ops.causal_attention(q, k, v, 1, 1, 1) * c).sum_all()])
+    full, _ = differentiate(g, wrt=[q, k, v])
+    full.set_outputs(full.outputs)
+    wanted = slow_gradients(feeds, 1, 1, 1, 150)
+    for name, got in zip("qkv", run_on(full, feeds, IN_PARTS)[1:], strict=True):
+        np.testing.assert_allclose(got, wanted[name], rtol=1e-3, atol=1e-3, err_msg=name)
 
 
 SHORT = {  # a head in two parts, keys in three
@@ -285,9 +369,22 @@ def test_rows_choose_their_form_for_hardware(monkeypatch: pytest.MonkeyPatch) ->
         dispatches = compile(training(rows, h, h, 64), mode="training", target=target).dispatches
         return [d.custom.file for d in dispatches if d.custom and "Attention" in d.label]
 
+    def parts(limits: Limits, rows: int = 512) -> set[tuple[int, tuple[int, int, int]]]:
+        target = Target("wgpu", "hardware", limits)
+        dispatches = compile(training(rows, 16, 16, 64), mode="training", target=target).dispatches
+        return {(d.custom["PARTS"], d.workgroup_size) for d in dispatches if d.custom and "Attention" in d.label}
+
     few, many = files(64, 4), files(512, 16)
     assert len(few) == len(many) == 4
     assert all("attention_short" in file for file in few) and all("attention_tiles" in file for file in many)
+    alone, two = {(1, (128, 1, 1))}, {(2, (256, 1, 1))}
+    assert parts(Limits()) == alone, "two tiles do not fit into the memory of every adapter"
+    assert parts(Limits(workgroup_bytes=32768)) == two
+    assert parts(Limits(workgroup_bytes=32768, invocations=255)) == alone
+    assert parts(Limits(workgroup_bytes=32768), rows=64 * attention_grad.FEW_GROUPS // 16) == alone
+    monkeypatch.setattr(attention_grad, "PARTS", 4)
+    assert parts(Limits(workgroup_bytes=32768, invocations=512)) == {(4, (512, 1, 1))}
+    assert parts(Limits(workgroup_bytes=32768)) == alone
 
 
 # rotary positions -----------------------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ from gdlab.ops.attention.attention_grad import (
     constants,
     extents,
     flops,
+    parted,
     short,
     spelled,
     tiled,
@@ -82,7 +83,8 @@ def _shared(causal: bool, form: Callable[..., Work | None]) -> WorkRule:
 
 def _kernel(causal: bool, windowed: bool = False) -> Shader:
     tiles = Shader(together(TILES), _shared(causal, tiled), in_bounds=True)
-    few = Shader(together(SHORT), _shared(causal, short), hardware=tiles, in_bounds=True)
+    parts = Shader(together(TILES), _shared(causal, parted), hardware=tiles, in_bounds=True)
+    few = Shader(together(SHORT), _shared(causal, short), hardware=parts, in_bounds=True)
     fixed = ("causal", causal), *(() if windowed else (("window", 0),))
     logarithm = Statistic("attention_lse", "logarithm", fixed)
     rows = together(f"attention_result {ROWS} {REST}")

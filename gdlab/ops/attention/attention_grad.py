@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -237,14 +237,31 @@ def alone(pieces: int, trips: int, numbers: dict[str, int | float], count: int, 
 
 
 TILE = 64  # rows and columns that a group of a hardware adapter works on
+FEW_GROUPS = 4 * 132  # below which a group is divided into parts: 132 processors of an NVIDIA H200
+PARTS = 2  # of a group, where groups are few: 1, 2 or 4
 
 
-def tiled(rows: int, own: int, numbers: dict[str, int | float], count: int, label: str, width: int = 1) -> Work:
-    """Return the work of a kernel in which 128 invocations share 64 rows of a head, and 64 or 128 of its elements."""
+def tiled(
+    rows: int, own: int, numbers: dict[str, int | float], count: int, label: str, width: int = 1, flip: bool = True,
+    parts: int = 1,
+) -> Work:  # fmt: skip
+    """Return the work of a kernel in which `parts` times 128 invocations share 64 rows of a head, and 64 or 128 of its
+    elements; `flip`: the last rows come first."""
     wide = TILE if width <= TILE else 2 * TILE
     chunks = -(-width // wide)
-    constants = numbers | {"CHUNKS": chunks, "WIDE": wide}
-    return Work(-(-rows // TILE) * own * chunks, 0, constants, count, 128, extents=label)
+    depth = 16 if parts == 4 else 32
+    constants = numbers | {"CHUNKS": chunks, "WIDE": wide, "PARTS": parts, "DEPTH": depth, "FLIP": int(flip)}
+    needed = parts * depth * 2 * TILE * 4 if parts > 1 else 0
+    groups = -(-rows // TILE) * own * chunks
+    return Work(groups, 0, constants, count, 128 * parts, extents=label, workgroup_bytes=needed)
+
+
+def parted(
+    rows: int, own: int, numbers: dict[str, int | float], count: int, label: str, width: int, flip: bool = True
+) -> Work | None:
+    """Return the work of `tiled` with groups of `PARTS` parts; None where there are enough groups."""
+    work = tiled(rows, own, numbers, count, label, width, flip, PARTS)
+    return work if PARTS > 1 and work.units < FEW_GROUPS else None
 
 
 SHORT_ROWS = 8  # that a group works on where there are few
@@ -288,7 +305,7 @@ def _lse_work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[
     return alone(units, trips, numbers, 2 * flops(types[0], types[1], attrs), extents(types, attrs))
 
 
-def _sums_work(of_keys: bool, second: bool, form: str = "") -> WorkRule:
+def _sums_work(of_keys: bool, second: bool, form: Literal["alone", "short", "parted", "tiled"]) -> WorkRule:
     """Return the work of sums for every query (over keys) or for every key (over queries, of each query head)."""
 
     def work(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work | None:
@@ -303,10 +320,14 @@ def _sums_work(of_keys: bool, second: bool, form: str = "") -> WorkRule:
         products = 3 if second else 2
         trips = (heads // own) * ((products * quads + 1) * -(-columns // 4) + 1) + 9 * quads
         count = 2 * products * flops(types[0], types[1], attrs)
-        if form:
-            shared = short if form == "short" else tiled
-            return shared(rows, own, numbers, count, extents(types, attrs), attrs["head_dim"])
-        return alone(-(-rows // 4) * own, trips, numbers, count, extents(types, attrs))
+        label = extents(types, attrs)
+        if form == "short":
+            return short(rows, own, numbers, count, label, attrs["head_dim"])
+        if form != "alone":  # of causal attention the first keys and the last queries have the most columns
+            return (parted if form == "parted" else tiled)(
+                rows, own, numbers, count, label, attrs["head_dim"], flip=not of_keys
+            )
+        return alone(-(-rows // 4) * own, trips, numbers, count, label)
 
     return work
 
@@ -327,10 +348,11 @@ def _sums(name: str, form: NumpyForm, of_keys: bool, second: bool) -> Shader:
     pieces = "attention_elements attention_seconds attention_stores attention_mask"
     tiles = together(f"{name} attention_tiles_sums attention_tiles_values attention_tiles {pieces}")
     few = together(f"{name} attention_short_sums attention_short {pieces}")
-    hardware = Shader(tiles, _sums_work(of_keys, second, "tiles"), in_bounds=True)
-    few_rows = Shader(few, _sums_work(of_keys, second, "short"), hardware=hardware, in_bounds=True)
+    many_rows = Shader(tiles, _sums_work(of_keys, second, "tiled"), in_bounds=True)
+    rows_in_parts = Shader(tiles, _sums_work(of_keys, second, "parted"), hardware=many_rows, in_bounds=True)
+    few_rows = Shader(few, _sums_work(of_keys, second, "short"), hardware=rows_in_parts, in_bounds=True)
     return Shader(
-        together(f"{name} attention_sums attention_four attention_mask"), _sums_work(of_keys, second),
+        together(f"{name} attention_sums attention_four attention_mask"), _sums_work(of_keys, second, "alone"),
         hardware=few_rows, numpy_form=form,
     )  # fmt: skip
 
