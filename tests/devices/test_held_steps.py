@@ -3,8 +3,11 @@ order of work are those of steps submitted one by one."""
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -71,6 +74,24 @@ def test_what_was_recorded_ahead_is_dropped_with_what_it_names(load: Load) -> No
     (ahead,) = other.ahead.values()
     on_owner(other.close)
     assert other.ahead == {} and ahead.taken() is None
+
+
+def test_a_program_that_nobody_closed_gives_no_memory_back(load: Load) -> None:
+    """Its buffers may be finalized before what was recorded ahead is: whoever got them then would end the process."""
+    program: Any = on_owner(lambda: WgpuProgram(room.open().gpu, counting()))
+    steps(program, 1)
+    pool, (ahead,) = program.gpu.readbacks, program.ahead.values()
+    free, gone = pool.free_bytes, weakref.ref(program)
+    program.cycle, taken = program, []
+    program.gpu.raw, raw = SimpleNamespace(**vars(program.gpu.raw)), program.gpu.raw
+    program.gpu.raw.CommandBufferRelease = lambda commands: (taken.append(commands), raw.CommandBufferRelease(commands))
+    try:
+        gpu = program.gpu
+        del program, ahead
+        gc.collect()
+        assert gone() is None and len(taken) == 1 and pool.free_bytes <= free
+    finally:
+        gpu.raw = raw
 
 
 def test_an_error_of_a_recording_ahead_is_told_by_the_step_that_it_is_for(

@@ -89,11 +89,13 @@ class CommandsAhead:
 
     def drop(self) -> None:
         """Release the command buffer, which holds the memory that it names, and the readback; idempotent."""
-        if self._commands is not None and self.gpu.pid == os.getpid():
-            self.gpu.raw.CommandBufferRelease(self.taken())
+        if self._commands is not None:
+            self.__del__()
             self.readback.release()
 
-    __del__ = drop
+    def __del__(self) -> None:  # on any thread: the pool of readbacks is not for it
+        if self._commands is not None and self.gpu.pid == os.getpid():
+            self.gpu.raw.CommandBufferRelease(self.taken())
 
 
 def _part_ends(count: int, starts: Sequence[int]) -> list[int]:
