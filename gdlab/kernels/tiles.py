@@ -10,9 +10,7 @@ from gdlab.kernels.weight_blocks import add_block, add_codes, has_least, has_sca
 from gdlab.kernels.workgroup_tiles import shared_tiles
 from gdlab.plan.dispatch import Matmul, RowNorm
 
-
 NORMALIZED = "// Rows of a are normalized as they are read: times w here, over the root of mean squares below."
-
 
 # one tile in registers ------------------------------------------------------------------------------------------------
 class Tile:
@@ -357,8 +355,8 @@ def _add_parts(text: WgslText, tile: Tile, rows: int) -> None:
     norm, node = tile.p.norm, tile.product.node
     text.add("    let own = lane / 64u * 256u + lane % 64u;", node)
     if norm is not None:
-        text.add("    parts[lane] = vec4<f32>(s0, s1, s2, s3);\n    workgroupBarrier();\n    var s_sum = 0.0;", norm.node)
-        text.add("    for (var i = lane % 64u; i < 256u; i += 64u) {", norm.node)
+        text.add("    parts[lane] = vec4<f32>(s0, s1, s2, s3);\n    workgroupBarrier();", norm.node)
+        text.add("    var s_sum = 0.0;\n    for (var i = lane % 64u; i < 256u; i += 64u) {", norm.node)
         text.add("        s_sum += parts[i][lane / 64u];\n    }\n    workgroupBarrier();", norm.node)
     for i, (_, name, _, each) in enumerate(tile.factors):
         if i > 0:

@@ -90,8 +90,8 @@ class Clusters:
     """The assignment of needed terms to clusters, last to first, with notes of the fusions it could not make."""
 
     def __init__(self, terms: Terms, needs: Needs, options: CompileOptions, target: Target) -> None:
-        self.terms, self.needs, self.options, self.limits = terms, needs, options, target.limits
-        self.target = target
+        self.terms, self.needs, self.options = terms, needs, options
+        self.target, self.limits = target, target.limits
         self.rows_once = options.fuse_dispatches and options.tile is None and target.adapter_class == "hardware"
         self.of: list[TermCluster | None] = [None] * len(terms.terms)
         self.side: list[Side] = ["epilogue"] * len(terms.terms)
@@ -160,7 +160,8 @@ class Clusters:
             rows, other = (self.terms.base[i] for i in core.inputs)
             product = product_of(core, self.terms)
             alone = rows == term.id != other and product.k == term.type.shape[-1]
-            if not (alone and normalizes(product, product_kernel(product, self.target))) or len(reads) + max(1, len(host.ranges)) > self.limits.storage_buffers:
+            fits = len(reads) + max(1, len(host.ranges)) <= self.limits.storage_buffers
+            if not (alone and fits and normalizes(product, product_kernel(product, self.target))):
                 return []
             found.append(host)
         return found

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gdlab.base.errors import CompileError
+from gdlab.plan.candidates import K_ROWS
 from gdlab.plan.dispatch import Arg, Dispatch, Matmul, Operand, PointOp, UpdateCore
 from gdlab.plan.records import ExecutionPlan, MemoryPlan, PlanBuffer, Update
-from gdlab.plan.candidates import K_ROWS
 from gdlab.plan.spread import doubles, flat, normalizes, update_groups
 from gdlab.plan.target import ALIGN, Limits
 
