@@ -30,7 +30,8 @@ KEYS = [
     ProductKey(64, 10, 128), ProductKey(512, 1024, 1024), ProductKey(2048, 2048, 2048, "km"), ProductKey(64, 256, 2048),
     ProductKey(1, 2048, 2048, "mk", "nk", DType.q4_0), ProductKey(3, 5, 40), ProductKey(5, 300, 7, "km"),
     ProductKey(3, 2048, 5632, "mk", "nk", DType.f16, True, True), ProductKey(4, 64, 64, dual=True), ProductKey(1, 1, 1),
-    ProductKey(64, 1024, 256, norm=True, dual=True), ProductKey(20, 300, 64, "mk", "nk", DType.f16, True),
+    ProductKey(3, 8192, 8192, norm=True, dual=True), ProductKey(64, 1024, 256, norm=True, dual=True),
+    ProductKey(20, 300, 64, "mk", "nk", DType.f16, True),
     ProductKey(40, 4096, 1024, "mk", "nk", DType.bf16), ProductKey(8, 1 << 16, 1 << 12),
 ]  # fmt: skip
 
