@@ -126,6 +126,7 @@ def _k_parallel(d: Dispatch, p: Matmul) -> Iterator[str]:
         f"In a part {rows} invocations compute 4 × 4 results each, so each value that one loads {_uses(p, 4, 4)}; "
         "the parts meet in workgroup memory."
     )
+    yield from _inside(p)
 
 
 def _vectors(d: Dispatch, p: Matmul) -> Iterator[str]:
@@ -144,6 +145,11 @@ def _vectors(d: Dispatch, p: Matmul) -> Iterator[str]:
         )
     elif steps > 4:
         yield f"One load gives {steps} steps of a column."
+    yield from _inside(p)
+
+
+def _inside(p: Matmul) -> Iterator[str]:
+    """Yield what a product computes besides: the norm of its rows, a second product."""
     if p.norm is not None:
         yield (
             "The rows of A are normalized as they are read: each workgroup adds up their squares beside the products, "
@@ -182,7 +188,8 @@ def _loaded_values(d: Dispatch, p: Matmul) -> tuple[int, int]:
 def _loaded_bytes(d: Dispatch, p: Matmul) -> str:
     (a, b), products = _loaded_values(d, p), 1 if p.dual is None else 2
     left, right = (_element_bytes(o) for o in d.operands[:2])
-    weights = 0 if p.norm is None else a // p.m * 4  # bytes: one for each element of a row that is loaded
+    rows = p.m if d.variant.startswith("vector ") else 4
+    weights = 0 if p.norm is None else a // rows * 4  # bytes: one for each element of a row that is loaded
     loaded, alone = (a * left + products * b * right + weights) / (p.m * p.n), products * p.k * (left + right)
     return f"Per result {_bytes(loaded)} are loaded; without tiles it would be {_bytes(alone)}."
 

@@ -8,7 +8,9 @@ from gdlab.kernels.pieces import LANES, LOOP, MEET, STORE, WHERE, WORK, WgslText
 from gdlab.kernels.product import FLAT, MAIN, Product, side_read
 from gdlab.kernels.weight_blocks import add_block, add_codes, has_least, has_scale, read_blocks
 from gdlab.kernels.workgroup_tiles import shared_tiles
+from gdlab.plan.dispatch import Matmul, RowNorm
 
+NORMALIZED = "// Rows of a are normalized as they are read: times w here, over the root of mean squares below."
 
 # one tile in registers ------------------------------------------------------------------------------------------------
 class Tile:
@@ -317,10 +319,14 @@ def k_groups(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
     rows, _, parts = params
     across = -(-p.n // 16)
     tile = Tile(product, 4, 1, guard=True)
-    of = f"a {rows} x 16 tile of the {p.m} x {p.n} result"
+    of = f"a {rows} x 16 tile of the {p.m} x {p.n} result{'' if p.dual is None else 's of two products'}"
+    if p.norm is not None:
+        text.add(NORMALIZED)
     _begin_parts(text, product, of, [f"parts: array<vec4<f32>, {4 * rows * parts}>"], parts, rows, 4)
     with text.working(WHERE):
-        text.add(f"    let tile = {FLAT};\n    let part = lane / {rows}u;\n    let cell = lane % {rows}u;", node)
+        text.add(f"    let tile = {FLAT};", node)
+        text.add(f"    if (tile >= {-(-p.m // rows) * across}u) {{\n        return;\n    }}", node)
+        text.add(f"    let part = lane / {rows}u;\n    let cell = lane % {rows}u;", node)
         text.add(f"    let row = tile / {across}u * {rows}u + cell / 4u * 4u;", node)
         text.add(f"    let column = tile % {across}u * 16u + cell % 4u * 4u;", node)
     tile.origins(text)
@@ -330,24 +336,46 @@ def k_groups(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
     tile.steps(text, "        ")
     text.add("    }", node)
     with text.working(MEET):
-        for r in range(4):
-            text.add(f"    parts[part * {4 * rows}u + cell * 4u + {r}u] = c{r}_0;", node)
-        text.add("    workgroupBarrier();", node)
-        text.add(
-            f"    if (lane >= {4 * rows}u || tile >= {-(-p.m // rows) * across}u) {{\n        return;\n    }}\n"
-            f"    var sum = vec4<f32>();\n    for (var other = 0u; other < {parts}u; other++) {{\n"
-            f"        sum += parts[other * {4 * rows}u + lane];\n    }}",
-            node,
-        )
+        _add_parts(text, tile, rows)
     with text.working(STORE):
         text.add(
-            f"    let m = tile / {across}u * {rows}u + lane / 16u * 4u + lane % 4u;\n"
-            f"    let n = tile % {across}u * 16u + lane / 4u % 4u * 4u;",
+            f"    let m = tile / {across}u * {rows}u + lane % {rows}u / 4u * 4u + lane / {rows}u;\n"
+            f"    let n = tile % {across}u * 16u + lane % 4u * 4u;",
             node,
         )
         text.add(f"    if (m < {p.m}u) {{", node)
-        _store_row(text, product, ["sum"])
+        own = [f"{name}_sum" for _, name, _, _ in tile.factors]
+        _store_row(text, product, own if p.norm is None else _scaled(text, p, p.norm, "s_sum", own))
     text.add("    }\n}", node)
+
+
+def _add_parts(text: WgslText, tile: Tile, rows: int) -> None:
+    """Add the sums of all parts, of one product after another: each of 256 invocations adds four sums, invocation
+    `cell` + `rows`·r < 4·`rows` the rest of row r of a cell, `{name}_sum`; squares of rows are added before them."""
+    norm, node = tile.p.norm, tile.product.node
+    text.add("    let own = lane / 64u * 256u + lane % 64u;", node)
+    if norm is not None:
+        text.add("    parts[lane] = vec4<f32>(s0, s1, s2, s3);\n    workgroupBarrier();", norm.node)
+        text.add("    var s_sum = 0.0;\n    for (var i = lane % 64u; i < 256u; i += 64u) {", norm.node)
+        text.add("        s_sum += parts[i][lane / 64u];\n    }\n    workgroupBarrier();", norm.node)
+    for i, (_, name, _, each) in enumerate(tile.factors):
+        if i > 0:
+            text.add("    workgroupBarrier();", each)
+        text.add("\n".join(f"    parts[lane + {256 * r}u] = {name}{r}_0;" for r in range(4)), each)
+        text.add("    workgroupBarrier();", each)
+        four = " + ".join(f"parts[own + {64 * j}u]" if j else "parts[own]" for j in range(4))
+        text.add(f"    var {name}_sum = {four};", each)
+    sums = [(f"{name}_sum", "", each) for _, name, _, each in tile.factors]
+    sums += [] if norm is None else [("s_sum", ".x", norm.node)]
+    for i, (name, lane, each) in enumerate(sums):  # no other invocation reads these places before the barrier
+        text.add(f"    parts[own + {64 * i}u]{lane} = {name};", each)
+    text.add(f"    workgroupBarrier();\n    if (lane >= {4 * rows}u) {{\n        return;\n    }}", node)
+    text.add(f"    let first = lane / {rows}u * 256u + lane % {rows}u;", node)
+    text.add("\n".join(f"    {name} = 0.0;" if lane else f"    {name} = vec4<f32>();" for name, lane, _ in sums), node)
+    text.add(f"    for (var i = first; i < first + 64u; i += {rows}u) {{", node)
+    for i, (name, lane, each) in enumerate(sums):
+        text.add(f"        {name} += parts[i + {64 * i}u]{lane};" if i else f"        {name} += parts[i]{lane};", each)
+    text.add("    }", node)
 
 
 def vectors(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
@@ -360,7 +388,7 @@ def vectors(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
     sums = [(f"{name}{r}_0", f"{name}_sums", r, node) for _, name, _, node in tile.factors for r in range(rows)]
     memory = [f"{name}_sums: array<vec4<f32>, {rows * group}>" for _, name, _, _ in tile.factors]
     if p.norm is not None:
-        text.add("// Rows of a are normalized as they are read: times w here, over the root of mean squares below.")
+        text.add(NORMALIZED)
         memory.append(f"squares: array<f32, {rows * group}>")
         sums += [(f"s{r}", "squares", r, p.norm.node) for r in range(rows)]
     _begin_parts(text, product, of, memory, parts, wide, rows, steps)
@@ -391,12 +419,15 @@ def vectors(text: WgslText, product: Product, params: tuple[int, ...]) -> None:
         for r in range(rows):
             text.add(f"    {{\n        let m = {r}u;\n        let n = column;", node)
             own = [f"{name}{r}_0" for _, name, _, _ in tile.factors]
-            if p.norm is not None:
-                text.add(f"        let size = inverseSqrt(s{r} / {number(p.k)} + {number(p.norm.eps)});", p.norm.node)
-                own = [f"size * {one}" for one in own]
-            _store_row(text, product, own)
+            _store_row(text, product, own if p.norm is None else _scaled(text, p, p.norm, f"s{r}", own))
             text.add("    }", node)
     text.add("}")
+
+
+def _scaled(text: WgslText, p: Matmul, norm: RowNorm, squares: str, sums: Sequence[str]) -> list[str]:
+    """Write what scales the sums of a row, and return them scaled."""
+    text.add(f"        let size = inverseSqrt({squares} / {number(p.k)} + {number(norm.eps)});", norm.node)
+    return [f"size * {one}" for one in sums]
 
 
 def _store_row(text: WgslText, product: Product, values: Sequence[str]) -> None:

@@ -121,11 +121,12 @@ def _on_hardware(p: Matmul, target: Target, rule: Schedule) -> Iterator[Schedule
     limits = target.limits
     if spread.of_few_rows(p):
         yield from _few_rows(p, target, rule.params[3])
-    if p.norm is not None or p.dual is not None:
-        return  # other kernels cannot
-    if limits.workgroup_bytes >= 16384 and limits.invocations >= 256 and spread.tiles_of(p, (16, 16)) <= _ENOUGH:
+    small = spread.tiles_of(p, (16, 16)) <= _ENOUGH and spread.computes(p, "k-parallel")
+    if limits.workgroup_bytes >= 16384 and limits.invocations >= 256 and small:
         for rows in K_ROWS:
             yield spread.k_groups(p, rows, limits)
+    if not spread.computes(p, "tile"):
+        return
     for (inner, outer), tile in itertools.product(_PARTS, _TILES):
         parts, rows, columns = inner * outer, *tile[:2]
         if rows > 4 * p.m or columns > 4 * p.n or rows // tile[3] * (columns // tile[4]) * inner > limits.invocations:

@@ -9,7 +9,7 @@ from gdlab.op import REGISTRY, Contraction, Elementwise, Leaf, Movement, Reducti
 from gdlab.plan.dispatch import Matmul
 from gdlab.plan.labels import display
 from gdlab.plan.records import MissedFusion
-from gdlab.plan.spread import doubles, normalizes
+from gdlab.plan.spread import doubles, normalizes, product_kernel
 from gdlab.plan.target import CompileOptions, Limits, Target
 from gdlab.plan.terms import Term, Terms
 
@@ -90,7 +90,8 @@ class Clusters:
     """The assignment of needed terms to clusters, last to first, with notes of the fusions it could not make."""
 
     def __init__(self, terms: Terms, needs: Needs, options: CompileOptions, target: Target) -> None:
-        self.terms, self.needs, self.options, self.limits = terms, needs, options, target.limits
+        self.terms, self.needs, self.options = terms, needs, options
+        self.target, self.limits = target, target.limits
         self.rows_once = options.fuse_dispatches and options.tile is None and target.adapter_class == "hardware"
         self.of: list[TermCluster | None] = [None] * len(terms.terms)
         self.side: list[Side] = ["epilogue"] * len(terms.terms)
@@ -158,8 +159,9 @@ class Clusters:
             reads = {*host.reads, *(self.terms.base[i] for i in term.inputs)} - {term.id}
             rows, other = (self.terms.base[i] for i in core.inputs)
             product = product_of(core, self.terms)
-            alone = rows == term.id != other and product.k == term.type.shape[-1] and normalizes(product)
-            if not alone or len(reads) + max(1, len(host.ranges)) > self.limits.storage_buffers:
+            alone = rows == term.id != other and product.k == term.type.shape[-1]
+            fits = len(reads) + max(1, len(host.ranges)) <= self.limits.storage_buffers
+            if not (alone and fits and normalizes(product, product_kernel(product, self.target))):
                 return []
             found.append(host)
         return found
@@ -180,8 +182,8 @@ class Clusters:
         product, stored = product_of(core, self.terms), [self.terms.terms[i].type.dtype for i in (b, factor)]
         alike = product_of(term, self.terms) == replace(product, node=term.node) and stored[0] == stored[1]
         buffers = len({*host.reads, factor} - {term.id}) + 1
-        fits = alike and a == own and doubles(product) and buffers <= self.limits.storage_buffers
-        return host if fits else None
+        fits = alike and a == own and buffers <= self.limits.storage_buffers
+        return host if fits and doubles(product, product_kernel(product, self.target)) else None
 
     def _host(self, term: Term, readers: list[TermEdge]) -> tuple[TermCluster | None, Side, tuple[str, str] | None]:
         """Return the cluster that can take the term, and the side of its core; else the reason in words."""

@@ -86,8 +86,9 @@ class Matmul:
     """out[m, n] = Σ_k a·b; `a` is stored [m, k] or [k, m], `b` [k, n] or [n, k]. Operands 0 and 1 of the dispatch.
 
     In several `parts` it is out[part, m, n]: every part over some of the steps k, for another dispatch to add. A
-    product of few rows may normalize those of a: `norm`. It may compute a second product of the same rows, of node
-    `dual`, for the epilogue alone (a dual GEMM): its factor, like b, is operand `dual_operand`.
+    product of few rows, or with K in parts in a workgroup, may normalize those of a: `norm`. It may compute a second
+    product of the same rows, of node `dual`, for the epilogue alone (a dual GEMM): its factor, like b, is operand
+    `dual_operand`.
     """
 
     m: int

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import Literal
 
 from gdlab.base.errors import CompileError
 from gdlab.base.types import DType
@@ -31,9 +32,12 @@ BLOCK, BLOCKS = 32, (DType.q4_0, DType.q8_0)  # steps of a block, formats that a
 BLOCK_ROWS = 3  # of such a product: of 1 a token takes 0.8 of the time that it took four steps at a time, of 4 1.1
 DUAL_ROWS = 4  # of two products in one dispatch: of 1 it saves 4 to 8 % of a token, of 8 it costs 2 (H200, 2026-11-24)
 NORMALIZED_ROWS = 3  # of a product that normalizes them itself: of 3 it saves 5 % of a token, of 4 it costs 6 (H200)
+# multiply-adds of a K-parallel product that normalizes its rows, and that computes a second one: not yet measured
+NORMALIZED_WORK, DUAL_WORK = 1 << 26, 1 << 26
 _LARGE = 1 << 26  # multiply-adds from which a product is worth a longer compilation
 
 Tile = tuple[int, int]  # rows and columns of a result
+ProductKernel = Literal["registers", "vector", "k-parallel", "tile"]  # the first word of a product's variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,12 +271,21 @@ def matmul(p: Matmul, target: Target, tile: Tile | None = None, dtype: DType = D
     if tile is not None:
         wanted = next(t for t in (WIDE, MIDDLE, SMALL) if t[:2] == tile)
         return shared_tiles(p, (*wanted, 1, 1), target.limits)
-    if of_few_rows(p):
+    kernel = product_kernel(p, target)
+    if kernel == "vector":
         return _vectors(p, dtype, target.limits)
-    tiling = _tiling(p)
-    if tiling is None and target.limits.workgroup_bytes >= 16384:
+    if kernel == "k-parallel":
         return k_groups(p, k_rows(p), target.limits)
-    return shared_tiles(p, tiling or (32, 32, 16, 4, 4, 1, 1), target.limits)
+    return shared_tiles(p, _tiling(p) or (32, 32, 16, 4, 4, 1, 1), target.limits)
+
+
+def product_kernel(p: Matmul, target: Target) -> ProductKernel:
+    """Return the kernel of a product by rule, whether or not it has a norm or a second product."""
+    if is_software(target):
+        return "registers"
+    if of_few_rows(p):
+        return "vector"
+    return "k-parallel" if _tiling(p) is None and target.limits.workgroup_bytes >= 16384 else "tile"
 
 
 def of_few_rows(p: Matmul) -> bool:
@@ -280,15 +293,28 @@ def of_few_rows(p: Matmul) -> bool:
     return p.m <= FEW_ROWS and p.a == "mk" and p.k >= 32
 
 
-def doubles(p: Matmul) -> bool:
-    """Return whether a product may compute a second one of the same rows: of few enough for the registers."""
-    return of_few_rows(p) and p.m <= DUAL_ROWS
+def doubles(p: Matmul, kernel: str) -> bool:
+    """Return whether a product may compute a second one of the same rows in this kernel: of few enough for the
+    registers, or in parts of K."""
+    if kernel == "k-parallel":
+        return p.m * p.n * p.k <= DUAL_WORK
+    return kernel == "vector" and of_few_rows(p) and p.m <= DUAL_ROWS
 
 
-def normalizes(p: Matmul) -> bool:
-    """Return whether a product normalizes its rows as it reads them: so few that one dispatch less is worth more than
-    what every workgroup then reads and squares again, and four elements at a time."""
-    return of_few_rows(p) and p.m <= NORMALIZED_ROWS and p.k % 4 == 0
+def normalizes(p: Matmul, kernel: str) -> bool:
+    """Return whether a product normalizes its rows as it reads them in this kernel, four elements at a time: so few
+    rows, or so little work, that one dispatch less is worth more than what every workgroup then reads and squares
+    again."""
+    if p.a == "km" or p.k % 4:
+        return False
+    if kernel == "k-parallel":
+        return p.m * p.n * p.k <= NORMALIZED_WORK
+    return kernel == "vector" and of_few_rows(p) and p.m <= NORMALIZED_ROWS
+
+
+def computes(p: Matmul, kernel: str) -> bool:
+    """Return whether a kernel can compute a product with the norm and the second product that it has."""
+    return (p.norm is None or normalizes(p, kernel)) and (p.dual is None or doubles(p, kernel))
 
 
 WIDE, MIDDLE, SMALL = (128, 128, 16, 8, 8), (64, 64, 16, 8, 8), (32, 32, 16, 4, 4)

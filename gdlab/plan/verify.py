@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gdlab.base.errors import CompileError
+from gdlab.plan.candidates import K_ROWS
 from gdlab.plan.dispatch import Arg, Dispatch, Matmul, Operand, PointOp, UpdateCore
 from gdlab.plan.records import ExecutionPlan, MemoryPlan, PlanBuffer, Update
 from gdlab.plan.spread import doubles, flat, normalizes, update_groups
@@ -214,14 +215,22 @@ Domains = tuple[tuple[int, ...], int, int]
 def _matmul_domains(d: Dispatch) -> Domains:
     p = d.matmul
     assert p is not None  # the table asks by kernel
-    if p.norm is not None and not (d.variant.startswith("vector ") and normalizes(p) and 0 < p.norm.eps < math.inf):
+    kernel = d.variant.split()[0] if _fits_kernel(d) else ""
+    if p.norm is not None and not (normalizes(p, kernel) and 0 < p.norm.eps < math.inf):
         given = f"{d.variant} of {p.m}x{p.n}x{p.k}, eps {p.norm.eps:g}"
-        raise CompileError(f"dispatch {d.index}", "norm", given, "few rows of fours, eps above 0")
-    if p.dual is not None and not (d.variant.startswith("vector ") and doubles(p) and _alike_factors(d, p)):
+        raise CompileError(f"dispatch {d.index}", "norm", given, "few rows of fours or K in parts, eps above 0")
+    if p.dual is not None and not (doubles(p, kernel) and _alike_factors(d, p)):
         given = f"{d.variant} of {p.m}x{p.n}x{p.k}, {len(d.operands)} operands"
-        raise CompileError(f"dispatch {d.index}", "dual product", given, "few rows, two factors of one dtype")
+        raise CompileError(f"dispatch {d.index}", "dual product", given, "few rows or K in parts, factors of one dtype")
     weight, factor = () if p.norm is None else (p.k,), () if p.dual is None else (p.k * p.n,)
     return (p.m * p.k, p.k * p.n, *weight, *factor), 0, p.parts * p.m * p.n
+
+
+def _fits_kernel(d: Dispatch) -> bool:
+    """Return whether the numbers of a product's schedule are those of its kernel, where parts of K are in a group."""
+    if not d.variant.startswith("k-parallel "):
+        return True
+    return d.workgroup_size == (256, 1, 1) and d.params in {(rows, 16, 256 // rows) for rows in K_ROWS}
 
 
 def _alike_factors(d: Dispatch, p: Matmul) -> bool:

@@ -186,7 +186,7 @@ def normed_products(m: int, n: int, k: int, name: str) -> Callable[[], list[Valu
 @pytest.mark.parametrize("name", ["matmul", "matmul_bt"])
 def test_few_rows_are_normalized_as_they_are_read(name: str, kind: Literal["wgpu", "cpu"]) -> None:
     """Every product of few rows of fours does it: no dispatch writes the normalized rows. Four rows have one that does,
-    and rows of 33 elements."""
+    and rows of 33 and of 30 elements."""
     needs("wgpu")
     target = Target("wgpu", "hardware", device("wgpu").target.limits)
     for m, n, k in ((1, 40, 2048), (1, 6, 36), (2, 17, 64), (3, 64, 132), (3, 300, 1028), (2, 1060, 64), (1, 4102, 40)):
@@ -196,7 +196,7 @@ def test_few_rows_are_normalized_as_they_are_read(name: str, kind: Literal["wgpu
         assert f"(rms_norm)[{m}x{n}x{k}]" in plan.dispatches[1].label
         norms = {node for d in plan.dispatches[1:] for node in d.origin if plan.graph.node(node).op == "rms_norm"}
         assert len(norms) == 1 and all(norms < set(d.origin) for d in plan.dispatches[1:])
-    for m, n, k in ((4, 20, 64), (9, 20, 64), (1, 20, 33)):
+    for m, n, k in ((4, 20, 64), (9, 20, 30), (1, 20, 33)):
         plan = check((device(kind), target), graph_of(normed_products(m, n, k, name)))
         assert not any(d.matmul.norm for d in plan.dispatches if d.matmul is not None)
 
@@ -205,16 +205,16 @@ def test_normalized_rows_that_others_read_are_written() -> None:
     """For an output, another op, the second operand of a product, a product that reads columns or other rows."""
     needs("wgpu")
     target = Target("wgpu", "hardware", device("wgpu").target.limits)
-    for others in (
+    for m, others in product((1, 20), (
         lambda rows: rows,
         lambda rows: ops.exp(rows).sum_all(),
         lambda rows: ops.matmul_bt(ops.input("a", (3, 64)), rows),
-        lambda rows: ops.matmul_at(rows, ops.input("a", (1, 3))),
-        lambda rows: ops.matmul(rows.reshape(2, 32), ops.input("a", (32, 3))),
-    ):
+        lambda rows: ops.matmul_at(rows, ops.input("a", (rows.shape[0], 3))),
+        lambda rows: ops.matmul(rows.reshape(2 * rows.shape[0], 32), ops.input("a", (32, 3))),
+    )):  # fmt: skip
 
-        def build(others: Any = others) -> list[Value]:
-            rows = ops.rms_norm(ops.input("x", (1, 64)), ops.input("w", (64,)), eps=1e-3)
+        def build(m: int = m, others: Any = others) -> list[Value]:
+            rows = ops.rms_norm(ops.input("x", (m, 64)), ops.input("w", (64,)), eps=1e-3)
             return [ops.matmul(rows, ops.input("b", (64, 5))), others(rows)]
 
         plan = check((device("wgpu"), target), graph_of(build))
@@ -254,7 +254,7 @@ def gated_products(m: int, n: int, k: int, name: str, norm: bool, dtype: DType =
 @pytest.mark.parametrize("kind", ["wgpu", "cpu"])
 @pytest.mark.parametrize("name", ["matmul", "matmul_bt"])
 def test_two_products_of_few_rows_for_one_chain_are_one_dispatch(name: str, kind: Literal["wgpu", "cpu"]) -> None:
-    """With and without a norm of the rows, up to 4 of them; of five rows they are two dispatches."""
+    """With and without a norm of the rows, up to 4 of them; of five to eight rows they are two dispatches."""
     needs("wgpu")
     target = Target("wgpu", "hardware", device("wgpu").target.limits)
     for m, n, k, norm in ((1, 40, 2048, True), (2, 17, 64, False), (3, 64, 132, True), (4, 30, 45, False)):
@@ -265,8 +265,90 @@ def test_two_products_of_few_rows_for_one_chain_are_one_dispatch(name: str, kind
         both = {node for node in d.origin if plan.graph.node(node).op == name}
         assert both == {d.matmul.node, d.matmul.dual} and d.flops > 4 * m * n * k
         assert {n for _, nodes in plan.wgsl(0)[1] for n in nodes} >= both
-    plan = check((device(kind), target), graph_of(gated_products(5, 20, 64, name, norm=False)))
-    assert [d.matmul.dual for d in plan.dispatches if d.matmul is not None] == [None, None]
+    for m in (5, 8):
+        plan = check((device(kind), target), graph_of(gated_products(m, 20, 64, name, norm=False)))
+        assert [d.matmul.dual for d in plan.dispatches if d.matmul is not None] == [None, None]
+
+
+# rows, columns, K, rows of a tile: with and without tails of a tile's rows, of 16 and of 4 columns, of K in its parts
+SMALL_RESULTS = [
+    (64, 256, 256, 8), (64, 272, 40, 16), (250, 250, 132, 16), (100, 100, 132, 8), (17, 22, 140, 4), (33, 247, 1028, 4),
+    (9, 16, 36, 16), (21, 6, 260, 4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["wgpu", "cpu"])
+@pytest.mark.parametrize("name", ["matmul", "matmul_bt"])
+def test_parts_of_k_normalize_the_rows_that_they_read(name: str, kind: Literal["wgpu", "cpu"]) -> None:
+    """Both products do it, in tiles of 16, 8 and 4 rows, with an addend behind: no dispatch writes normalized rows."""
+    needs("wgpu")
+    target = Target("wgpu", "hardware", device("wgpu").target.limits)
+    for m, n, k, rows in SMALL_RESULTS:
+        plan = check((device(kind), target), graph_of(normed_products(m, n, k, name)))
+        assert [d.kernel for d in plan.dispatches] == ["pointwise", "matmul", "matmul"]
+        d = plan.dispatches[1]
+        assert all(d.matmul is not None and d.matmul.norm is not None for d in plan.dispatches[1:])
+        assert d.variant == f"k-parallel {rows}x16" and f"(rms_norm)[{m}x{n}x{k}]" in d.label
+        (norm,) = (node for node in d.origin if plan.graph.node(node).op == "rms_norm")
+        assert norm in {node for _, nodes in plan.wgsl(1)[1] for node in nodes}
+        assert plan.wgsl(1)[0].count("var<workgroup>") == 1, "16 KiB, as many as every adapter has"
+
+
+@pytest.mark.parametrize("kind", ["wgpu", "cpu"])
+@pytest.mark.parametrize("name", ["matmul", "matmul_bt"])
+def test_two_products_in_parts_of_k_for_one_chain_are_one_dispatch(name: str, kind: Literal["wgpu", "cpu"]) -> None:
+    """With and without a norm of the rows, in tiles of 16, 8 and 4 rows; where there is none, K may be any number."""
+    needs("wgpu")
+    target = Target("wgpu", "hardware", device("wgpu").target.limits)
+    for m, n, k, rows in SMALL_RESULTS:
+        for norm in (True, False):
+            k = k if norm else k - 1 - k % 3
+            plan = check((device(kind), target), graph_of(gated_products(m, n, k, name, norm)))
+            (d,) = plan.dispatches
+            assert d.matmul is not None and d.matmul.dual is not None and (d.matmul.norm is not None) == norm
+            assert d.variant.startswith("k-parallel") and (d.variant == f"k-parallel {rows}x16" or not norm)
+            assert d.label.startswith("DualMatMul") and d.label.endswith(f"[{m}x{n}x{k}] + scale + swiglu + add")
+            both = {node for node in d.origin if plan.graph.node(node).op == name}
+            assert both == {d.matmul.node, d.matmul.dual}
+            assert {n for _, nodes in plan.wgsl(0)[1] for n in nodes} >= both
+            assert plan.wgsl(0)[0].count("var<workgroup>") == 1
+
+
+def test_products_with_too_much_work_for_parts_of_k_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the bounds, in tiles of workgroup memory, without fusion, with tiles asked for, and on software adapters.
+    """
+    portable = Target.portable()
+    inside = lambda plan: [  # noqa: E731
+        (d.matmul.norm is not None, d.matmul.dual is not None) for d in plan.dispatches if d.matmul is not None
+    ]
+    of = lambda m, n, target=portable, **options: inside(  # noqa: E731
+        compile(graph_of(gated_products(m, n, 256, "matmul", True)), mode="inference", target=target,
+                options=CompileOptions(**options))  # fmt: skip
+    )
+    assert of(64, 1024) == [(True, True)]
+    assert of(64, 1024, tile=(32, 32)) == of(64, 1024, fuse_dispatches=False) == [(False, False)] * 2
+    little = replace(portable, limits=replace(portable.limits, workgroup_bytes=8192))
+    software = replace(portable, adapter_class="software")
+    assert of(64, 4096) == of(64, 1024, little) == of(64, 1024, software) == [(False, False)] * 2
+    monkeypatch.setattr(spread, "DUAL_WORK", (1 << 24) - 1)
+    assert of(64, 1024) == [(True, False)] * 2
+    monkeypatch.setattr(spread, "NORMALIZED_WORK", (1 << 24) - 1)
+    assert of(64, 1024) == [(False, False)] * 2
+    monkeypatch.setattr(spread, "DUAL_WORK", 1 << 24)
+    assert of(64, 1024) == [(False, True)]
+
+
+def test_columns_of_many_rows_are_not_normalized() -> None:
+    """A product that reads its first operand by columns would normalize along the wrong axis: of a square one too."""
+    needs("wgpu")
+    target = Target("wgpu", "hardware", device("wgpu").target.limits)
+
+    def build() -> Value:
+        rows = ops.rms_norm(ops.input("x", (64, 64)), ops.input("w", (64,)), eps=1e-3)
+        return ops.matmul_at(rows, ops.input("b", (64, 20)))
+
+    plan = check((device("wgpu"), target), graph_of(build))
+    assert [d.kernel for d in plan.dispatches] == ["custom", "matmul"]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 12])
@@ -290,10 +372,12 @@ def test_a_stored_matrix_times_itself(dtype: str, rows: int) -> None:
         np.testing.assert_allclose(got, want @ want.T, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", ["f16", "q8", "q4", "q8_0", "q4_0", "q4_k"])
-def test_two_products_decode_both_of_their_weights(dtype: str) -> None:
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "q8", "q4", "q8_0", "q4_0", "q4_k"])
+@pytest.mark.parametrize("m", [2, 18])
+def test_two_products_decode_both_of_their_weights(m: int, dtype: str) -> None:
+    """In a product of few rows, and in parts of K."""
     needs("wgpu")
-    found, (m, n, k) = device("wgpu"), (2, 24, 256)
+    found, (n, k) = device("wgpu"), (24, 256)
     target, random = Target("wgpu", "hardware", found.target.limits), np.random.default_rng(3)
     name, shape = ("matmul", (k, n)) if dtype in ("q8", "q4") else ("matmul_bt", (n, k))
     values = {each: random.standard_normal(shape).astype(np.float32) for each in ("gate", "up")}
@@ -346,6 +430,7 @@ def test_a_dual_product_that_does_not_fit_its_dispatch_is_refused() -> None:
     assert d.matmul is not None and d.matmul.dual is not None and from_json(to_json(plan)) == plan
     wrong = [
         replace(d, variant="k-parallel 4x16"),
+        replace(d, variant="tile 32x32x16"),
         replace(d, operands=d.operands[:3]),
         replace(d, matmul=replace(d.matmul, dual=None)),
         replace(d, operands=(*d.operands[:3], replace(d.operands[3], dtype=DType.f16), *d.operands[4:])),
@@ -353,6 +438,34 @@ def test_a_dual_product_that_does_not_fit_its_dispatch_is_refused() -> None:
     for bad in wrong:
         with pytest.raises(CompileError, match="norm|operand|dual"):
             verify(replace(plan, dispatches=(bad,)))
+
+
+def test_a_norm_and_a_dual_product_in_parts_of_k_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = compile(graph_of(gated_products(64, 40, 64, "matmul", True)), mode="inference", target=Target.portable())
+    (d,) = plan.dispatches
+    p = d.matmul
+    assert p is not None and p.dual is not None and p.norm is not None and d.params == (16, 16, 16)
+    assert from_json(to_json(plan)) == plan
+    wrong = [
+        replace(d, variant="vector 4x16"),
+        replace(d, variant="tile 16x16x16"),
+        replace(d, params=(16, 16, 8)),
+        replace(d, params=(2, 16, 128)),
+        replace(d, workgroup_size=(128, 1, 1)),
+        replace(d, operands=d.operands[:3]),
+        replace(d, matmul=replace(p, dual=None)),
+        replace(d, matmul=replace(p, norm=replace(p.norm, eps=0.0))),
+        replace(d, matmul=replace(p, a="km")),
+        replace(d, operands=(*d.operands[:3], replace(d.operands[3], dtype=DType.f16), *d.operands[4:])),
+    ]
+    for bad in wrong:
+        with pytest.raises(CompileError, match="norm|operand|dual"):
+            verify(replace(plan, dispatches=(bad,)))
+    for rows in (4, 8):
+        verify(replace(plan, dispatches=(replace(d, params=(rows, 16, 256 // rows)),)))
+    monkeypatch.setattr(spread, "NORMALIZED_WORK", 64)
+    with pytest.raises(CompileError, match="norm"):
+        verify(replace(plan, dispatches=(replace(d, label="another"),)))
 
 
 def test_a_norm_inside_a_product_that_cannot_have_one_is_refused() -> None:

@@ -30,6 +30,8 @@ KEYS = [
     ProductKey(64, 10, 128), ProductKey(512, 1024, 1024), ProductKey(2048, 2048, 2048, "km"), ProductKey(64, 256, 2048),
     ProductKey(1, 2048, 2048, "mk", "nk", DType.q4_0), ProductKey(3, 5, 40), ProductKey(5, 300, 7, "km"),
     ProductKey(3, 2048, 5632, "mk", "nk", DType.f16, True, True), ProductKey(4, 64, 64, dual=True), ProductKey(1, 1, 1),
+    ProductKey(3, 8192, 8192, norm=True, dual=True), ProductKey(64, 1024, 256, norm=True, dual=True),
+    ProductKey(20, 300, 64, "mk", "nk", DType.f16, True),
     ProductKey(40, 4096, 1024, "mk", "nk", DType.bf16), ProductKey(8, 1 << 16, 1 << 12),
 ]  # fmt: skip
 
@@ -49,7 +51,8 @@ def test_the_rules_choice_is_first_and_every_candidate_is_valid(key: ProductKey)
             assert size <= limits.invocations and max(s.workgroups) <= limits.workgroups_per_axis, s
             assert (kind == "registers") == (target is SOFTWARE)
             if target.adapter_class == "hardware" and (key.norm or key.dual):
-                assert kind == "vector", "no other kernel normalizes rows or makes two products"
+                assert kind in ("vector", "k-parallel"), "no other kernel normalizes rows or makes two products"
+                assert spread.computes(p, kind)
             if kind == "vector":
                 rows, wide, parts, steps = s.params
                 assert (rows, wide * parts) == (key.m, size) and parts & (parts - 1) == 0
