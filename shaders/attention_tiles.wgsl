@@ -1,17 +1,17 @@
 // Tiles of attention on hardware: 128 invocations work on 64 rows and 64 columns at a time. Invocation `lane` has 8
 // rows, 4 from down * 4 on and 4 from 32 + down * 4 on, and 4 columns from right * 4 on. Both factors of a product lie
-// in workgroup memory, DEPTH (16 or 32) steps of each: one vec4 holds 4 rows, or 4 columns, of one step.
+// in workgroup memory, 32 steps of each: one vec4 holds 4 rows, or 4 columns, of one step.
 //
 // A group has PARTS times 128 invocations. Its parts take blocks of 64 columns in turn, each part with a tile of its
 // own, and join their sums at the end. All make equally many rounds, because barriers count for the whole group: a part
 // that has no block left is not `busy`, reads nothing and adds nothing.
-var<workgroup> tile: array<vec4<f32>, DEPTH * 32u * PARTS>;
+var<workgroup> tile: array<vec4<f32>, 1024u * PARTS>;
 var<private> part: u32;
 var<private> busy: bool = true;
 
 // Where the tile of a part begins.
 fn tile_of(number: u32) -> u32 {
-    return number * DEPTH * 32u;
+    return number * 1024u;
 }
 
 // The first row of a group. FLIP: the last rows first, so that rows that see the most columns do not come last.
@@ -37,7 +37,7 @@ fn multiply(lane: u32, before: Sums, steps: u32) -> Sums {
     var low = before.low;
     var high = before.high;
     let down = tile_of(part) + lane / 16u;
-    let right = tile_of(part) + DEPTH * 16u + lane % 16u;
+    let right = tile_of(part) + 512u + lane % 16u;
     for (var step = 0u; step < steps * 16u; step += 64u) {
         let b0 = tile[right + step];
         low += outer(tile[down + step], b0);
@@ -55,51 +55,38 @@ fn multiply(lane: u32, before: Sums, steps: u32) -> Sums {
     return Sums(low, high);
 }
 
-// Where invocation `lane` reads 4 x 4 elements of a factor: its quad of rows, and its first step of DEPTH. Two
-// neighbours read side by side; the others write side by side. Of 16 steps half of the invocations read rows, the
-// others columns.
+// Where invocation `lane` reads 4 x 4 elements of a factor: its quad of rows, and its first step of 32. Two neighbours
+// read side by side; the others write side by side.
 fn quad_of(lane: u32) -> u32 {
     return lane / 2u % 16u * 4u;
 }
 
 fn step_of(lane: u32) -> u32 {
-    return (lane % 2u + lane / 32u % (DEPTH / 8u) * 2u) * 4u;
-}
-
-fn reads_rows(lane: u32) -> bool {
-    return busy && (DEPTH == 32u || lane < 64u);
-}
-
-fn reads_columns(lane: u32) -> bool {
-    return busy && (DEPTH == 32u || lane >= 64u);
+    return (lane % 2u + lane / 32u * 2u) * 4u;
 }
 
 fn keep(lane: u32, rows: mat4x4<f32>, columns: mat4x4<f32>) {
+    let left = transpose(rows);
+    let right = transpose(columns);
     let at = tile_of(part) + step_of(lane) * 16u + quad_of(lane) / 4u;
-    if (reads_rows(lane)) {
-        let left = transpose(rows);
-        tile[at] = left[0];
-        tile[at + 16u] = left[1];
-        tile[at + 32u] = left[2];
-        tile[at + 48u] = left[3];
-    }
-    if (reads_columns(lane)) {
-        let right = transpose(columns);
-        tile[at + DEPTH * 16u] = right[0];
-        tile[at + DEPTH * 16u + 16u] = right[1];
-        tile[at + DEPTH * 16u + 32u] = right[2];
-        tile[at + DEPTH * 16u + 48u] = right[3];
-    }
+    tile[at] = left[0];
+    tile[at + 16u] = left[1];
+    tile[at + 32u] = left[2];
+    tile[at + 48u] = left[3];
+    tile[at + 512u] = right[0];
+    tile[at + 528u] = right[1];
+    tile[at + 544u] = right[2];
+    tile[at + 560u] = right[3];
 }
 
 fn multiply_steps(lane: u32, before: Sums, first: u32) -> Sums {
     if (!busy) {
         return before;
     }
-    if (D % DEPTH == 0u) {
-        return multiply(lane, before, DEPTH);
+    if (D % 32u == 0u) {
+        return multiply(lane, before, 32u);
     }
-    return multiply(lane, before, min(DEPTH, D - first + 3u));
+    return multiply(lane, before, min(32u, D - first + 3u));
 }
 
 // The products of 64 rows and 64 columns over all D steps.
@@ -107,19 +94,17 @@ fn score_tile(lane: u32, row: u32, head: u32, column: u32, other: u32) -> Sums {
     var sums = Sums();
     let m = row + quad_of(lane);
     let n = column + quad_of(lane);
-    for (var first = 0u; first < D; first += DEPTH) {
+    for (var first = 0u; first < D; first += 32u) {
         let c = first + step_of(lane);
         var rows = mat4x4<f32>();
         var columns = mat4x4<f32>();
-        if (reads_rows(lane)) {
+        if (busy) {
             rows = mat4x4<f32>(
                 row_or_zero(m, head, c),
                 row_or_zero(m + 1u, head, c),
                 row_or_zero(m + 2u, head, c),
                 row_or_zero(m + 3u, head, c),
             );
-        }
-        if (reads_columns(lane)) {
             columns = mat4x4<f32>(
                 column_or_zero(n, other, c),
                 column_or_zero(n + 1u, other, c),

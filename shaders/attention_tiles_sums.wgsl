@@ -68,19 +68,17 @@ fn second_tile(lane: u32, row: u32, head: u32, column: u32, other: u32) -> Sums 
     var sums = Sums();
     let m = row + quad_of(lane);
     let n = column + quad_of(lane);
-    for (var first = 0u; first < D; first += DEPTH) {
+    for (var first = 0u; first < D; first += 32u) {
         let c = first + step_of(lane);
         var rows = mat4x4<f32>();
         var columns = mat4x4<f32>();
-        if (reads_rows(lane)) {
+        if (busy) {
             rows = mat4x4<f32>(
                 second_row_or_zero(m, head, c),
                 second_row_or_zero(m + 1u, head, c),
                 second_row_or_zero(m + 2u, head, c),
                 second_row_or_zero(m + 3u, head, c),
             );
-        }
-        if (reads_columns(lane)) {
             columns = mat4x4<f32>(
                 second_column_or_zero(n, other, c),
                 second_column_or_zero(n + 1u, other, c),

