@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from gated import SWIGLU, Form, K, N, alike, both, crosswise, different, ffn, forms, recipe, same, session_of, two
+from machine import needs
 from optimizing import graph_of, p
 from safetensors.numpy import load_file
 
@@ -19,6 +22,7 @@ from gdlab.graph import Graph
 
 # sessions -------------------------------------------------------------------------------------------------------------
 from gdlab.session import Session, SessionConfig, build, build_inference_session, build_session_cached
+from gdlab.session.builders import resolve_device
 
 
 # sessions -------------------------------------------------------------------------------------------------------------
@@ -235,3 +239,37 @@ def test_outputs_of_inference_have_no_gradients(device: str) -> None:
         g.set_outputs({"y": y, "total": y.sum_all()})
     with build_inference_session(g, device) as s:
         assert [(o.name, o.shape) for o in s.outputs()] == [("y", (2, 4)), ("total", (1,))]
+
+
+# on hardware ----------------------------------------------------------------------------------------------------------
+@both
+def test_gates_stay_apart_for_inference_on_hardware(form: Form) -> None:
+    """One dispatch computes both products and the gate there; not where the caller asks for packed weights, or shares
+    those of a session that has packed them."""
+    needs("wgpu")
+    hardware = copy.copy(resolve_device("wgpu"))
+    hardware.target = replace(hardware.target, adapter_class="hardware")
+
+    def opened(mode: Any, device: Any = hardware, **fields: Any) -> Session:
+        session, _ = build(ffn(form), SessionConfig(mode=mode, device=device, **fields))
+        return session
+
+    def packs(session: Session) -> bool:
+        return bool(session.plan().derived_params)
+
+    with opened("inference") as apart, opened("training") as trained, opened("inference", "wgpu") as software:
+        assert [packs(s) for s in (apart, trained, software)] == [False, True, True]
+        with opened("inference", share_parameters_from=trained) as shared:
+            assert packs(shared)
+        with opened("training", share_parameters_from=apart) as later:
+            assert not packs(later)
+        asked = {"enable": form.rule}, {"only": (form.rule,)}
+        for options in asked:
+            with opened("inference", optimize=options) as packed:
+                assert packs(packed)
+        for session in (apart, software):
+            session.initialize(7)
+            session.set_input("x", np.ones((4, K)))
+            session.set_input("y", np.zeros((4, 2)))
+            session.step()
+        np.testing.assert_allclose(apart.read_output_by_index(1), software.read_output_by_index(1), rtol=1e-5)

@@ -78,4 +78,4 @@ def test_a_long_run_leaves_nothing_behind(device: str) -> None:
         np.testing.assert_array_equal(losses.pairs[:, 0], np.arange(1, STEPS + 1))
         want = [(k // 10 * 10 % 97) ** 2 for k in range(STEPS)]
         np.testing.assert_allclose(losses.pairs[:, 1], want, rtol=1e-5, atol=1e-6)
-        assert session.adam_step_count() == session.traffic.submissions == STEPS
+        assert session.adam_step_count() == session.traffic.forwards == STEPS >= session.traffic.submissions
