@@ -112,6 +112,32 @@ def test_an_error_of_a_recording_ahead_is_told_by_the_step_that_it_is_for(
     assert on_owner(program.losses, True) == [(1, 1.0), (2, 2.0), (3, 3.0)]
 
 
+def test_numbers_that_change_are_written_where_a_step_copies_them_from(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Constant ones are in place; either way the next program that reads them finds them there."""
+    program, written = load(counting()), list[int]()
+    put = WgpuQueue.put
+    monkeypatch.setattr(WgpuQueue, "put", lambda *given: (written.append(1), put(*given))[1])
+
+    def step(numbers: Any) -> list[float]:
+        on_owner(program.step, numbers)
+        on_owner(program.wait)
+        into = memoryview(bytearray(32))
+        on_owner(program.queue.read, "test", program.queue.scalars, into)
+        return into.cast("f").tolist()
+
+    fixed = np.full(8, 7, np.float32)
+    assert [step(fixed)[0] for _ in range(4)] == [7.0] * 4 and len(written) == 1
+    assert [step(np.full(8, k, np.float32)) for k in range(6)] == [[float(k)] * 8 for k in range(6)]
+    assert len(written) == 2, "the first that changed; then each is written ahead of its copy"
+    assert 1 <= len(program.queue.uploads) <= 3
+    assert [step(fixed)[0] for _ in range(3)] == [7.0] * 3
+    before = len(written)
+    assert [step(fixed)[0] for _ in range(3)] == [7.0] * 3 and len(written) == before
+    assert on_owner(program.losses, True)[-1][0] == 16
+
+
 # held -----------------------------------------------------------------------------------------------------------------
 def test_steps_in_a_row_share_submissions_that_grow(load: Load) -> None:
     program, found = load(counting()), list[int]()

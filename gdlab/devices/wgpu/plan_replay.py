@@ -241,8 +241,7 @@ class WgpuProgram(Program):
             self._submit(where, list, scalars, self._losses_of(number), self.stamps, counted=counted)
         else:
             self._harvest(False)
-            self.queue.set_scalars(where, scalars)
-            self.queue.submit_ahead(where, ahead, counted)
+            self.queue.submit_ahead(where, ahead, scalars, counted)
             self._await_losses(self._losses_of(number), ahead.readback)
         if list.whole and self.stamps is None and not self.lent:
             with contextlib.suppress(SessionError):  # the next step says what is wrong, before it is submitted
