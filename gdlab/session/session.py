@@ -210,7 +210,8 @@ class Session(Closing):
     # steps ------------------------------------------------------------------------------------------------------------
     def step(self, n: int | None = None, feeds: Sequence[Mapping[str, Any]] | None = None) -> None:
         """Submit forward, backward (training) and the configured update at once. Returns at once where the device
-        can.
+        can. Of steps in a row an adapter gets several in one submission: at the latest half a millisecond after the
+        last, or before anything else that is asked of it.
 
         `n`: so many steps (default 1), with the inputs as they are set, or with `feeds`, for each step a mapping from
         input names to data, all checked before the first. Losses, counters, random numbers and updates are those of n
