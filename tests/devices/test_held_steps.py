@@ -67,7 +67,6 @@ def test_what_was_recorded_ahead_is_dropped_with_what_it_names(load: Load) -> No
     on_owner(program.rebind, 0, on_owner(lambda: program.gpu.buffer(64)))
     assert program.ahead == {} and ahead.taken() is None
     steps(program, 2)
-    assert program.ahead == {}, "memory of others may be destroyed before it is submitted, which ends the process"
     assert on_owner(program.losses, True)[1:] == [(2, 1.0), (3, 2.0)]
     other = load(counting())
     steps(other, 1)
@@ -214,10 +213,28 @@ def test_memory_that_others_have_is_written_at_once(load: Load) -> None:
     program = load(counting())
     memory, _ = on_owner(program.memory_at, 0)
     steps(program, IN_A_ROW + 3)
-    assert program.held.calls == [] and program.ahead == {}
+    assert program.held.calls == []
     into = memoryview(bytearray(4))
     on_owner(program.queue.read, "test", memory, into)
     assert into.cast("f")[0] == IN_A_ROW + 3
+
+
+def test_memory_lent_by_a_program_is_lent_by_those_that_share_it(load: Load) -> None:
+    one = load(counting())
+    other = load(counting(), shared=SharedBuffers(one, ((0, 0),)))
+    apart = load(counting())
+    steps(apart, IN_A_ROW + 1)
+    steps(other, IN_A_ROW + 1)
+    assert len(other.held.calls) == 1
+    memory, _ = on_owner(one.memory_at, 0)
+    into = memoryview(bytearray(4))
+    on_owner(one.queue.read, "test", memory, into)
+    assert into.cast("f")[0] == IN_A_ROW + 1 and other.lent and not apart.lent
+    steps(other, IN_A_ROW + 3)
+    on_owner(one.queue.read, "test", memory, into)
+    assert other.held.calls == [] and into.cast("f")[0] == 2 * IN_A_ROW + 4
+    steps(apart, IN_A_ROW)
+    assert apart.held.calls, "nobody else has its memory"
 
 
 def test_steps_are_submitted_once_no_other_comes(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,8 @@ class WgpuProgram(Program):
         self.gpu, self.plan, self.checked, self.open = gpu, plan, checked, True
         self.update, self.turn = NO_UPDATE, gpu.turn
         self._at_once = self._most_at_once()
-        self.held, self.lent = HeldSteps(), False  # whether others have memory that we use
+        self.held = HeldSteps()
+        self._lent = 0, False  # at so many lendings of the adapter
         if checked:
             check_plan(plan, gpu.bounds)
             check_memory(plan.memory.physical_bytes, plan.buffers, gpu.free_bytes())
@@ -243,7 +244,7 @@ class WgpuProgram(Program):
             self._harvest(False)
             self.queue.submit_ahead(where, ahead, scalars, counted)
             self._await_losses(self._losses_of(number), ahead.readback)
-        if list.whole and self.stamps is None and not self.lent:
+        if list.whole and self.stamps is None:
             with contextlib.suppress(SessionError):  # the next step says what is wrong, before it is submitted
                 self.ahead[whole] = self._recorded_ahead(f"step {number + 1}", list)
         self.gpu.poll()
@@ -577,7 +578,7 @@ class WgpuProgram(Program):
 
     def memory_at(self, buffer: int) -> tuple[Any, int]:
         self._settle("memory")
-        self._give_out()
+        self._give_out(self._memory_of(buffer))
         return self._memory_of(buffer), self.places[buffer].bound
 
     def bytes_in(self, memory: Any) -> int | None:
@@ -585,14 +586,23 @@ class WgpuProgram(Program):
         mine = type(memory) is type(ours) and memory._device is ours._device
         return int(memory.size) if mine and memory.usage & ours.usage == ours.usage else None
 
-    def _give_out(self) -> None:
-        """Keep no step back and none ready from now on: others use our memory, or may destroy theirs."""
-        self.lent = True
-        self._drop_ahead()
+    @property
+    def lent(self) -> bool:
+        """Whether others use memory of this program, in an order that we do not know: then no step is held."""
+        lendings, lent = self._lent
+        if lendings != self.gpu.lendings:
+            lent = any(memory in self.gpu.lent for memory in self.memory.values())
+            self._lent = self.gpu.lendings, lent
+        return lent
+
+    def _give_out(self, memory: Any) -> None:
+        """Note that others have this memory from now on, whichever programs use it."""
+        self.gpu.holding.settle()
+        self.gpu.lent.add(memory)
+        self.gpu.lendings += 1
 
     def rebind(self, buffer: int, memory: Any) -> None:
         self.wait()
-        self._give_out()
         home = self.places[buffer].home
         held = {**self.memory, home: memory}
 
@@ -606,6 +616,8 @@ class WgpuProgram(Program):
 
         launches, updates = bound_again("dispatch", self.launches), bound_again("update", self.update_launches)
         self.memory, self.launches, self.update_launches = held, launches, updates
+        self._drop_ahead()
+        self._give_out(memory)
         self._whole(True)
 
     def poison(self) -> None:

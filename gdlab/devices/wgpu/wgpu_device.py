@@ -249,6 +249,8 @@ class Gpu:
         self.bounds = _bounds(self.device.limits)
         self.lost, self.pending, self.pipelines_created = False, 0, 0
         self.holding = HoldingPrograms(self)
+        self.lent: weakref.WeakSet[Any] = weakref.WeakSet()  # memory that others use, too
+        self.lendings = 0  # how often some was lent
         self.submitted = self.ended = -1  # the last submission, and the last one that is known to have run
         self.layouts: dict[str, tuple[Any, Any]] = {}
         self.pipelines: weakref.WeakValueDictionary[tuple[str, str], CompiledKernel] = weakref.WeakValueDictionary()
