@@ -227,6 +227,7 @@ def test_memory_lent_by_a_program_is_lent_by_those_that_share_it(load: Load) -> 
     steps(other, IN_A_ROW + 1)
     assert len(other.held.calls) == 1
     memory, _ = on_owner(one.memory_at, 0)
+    assert other.held.calls == [], "whoever has it now may read it without us"
     into = memoryview(bytearray(4))
     on_owner(one.queue.read, "test", memory, into)
     assert into.cast("f")[0] == IN_A_ROW + 1 and other.lent and not apart.lent
