@@ -1,13 +1,10 @@
-"""Steps of an adapter that are recorded ahead, and steps that are held to be submitted together: the values, counts and
-order of work are those of steps submitted one by one."""
+"""Steps of an adapter that are held to be submitted together: the values, counts and order of work are those of steps
+submitted one by one."""
 
 from __future__ import annotations
 
-import gc
 import time
-import weakref
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,100 +38,6 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
 def steps(program: WgpuProgram, count: int) -> None:
     for _ in range(count):
         on_owner(program.step, None)
-
-
-# ahead ----------------------------------------------------------------------------------------------------------------
-def test_a_step_like_the_last_one_is_submitted_before_anything_is_recorded(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program, calls = load(counting()), list[str]()
-    record, send = program.gpu.record, WgpuQueue.send
-    monkeypatch.setattr(program.gpu, "record", lambda *given: (calls.append("record"), record(*given))[1])
-    monkeypatch.setattr(WgpuQueue, "send", lambda *given: (calls.append("send"), send(*given))[1])
-    for wanted in (["record", "send", "record"], ["send", "record"], ["send", "record"]):
-        calls.clear()
-        steps(program, 1)
-        assert calls == wanted
-        on_owner(program.wait)
-    assert on_owner(program.losses, True) == [(1, 1.0), (2, 2.0), (3, 3.0)]
-    assert program.counters.submissions == 3 and program.counters.dispatches == 6
-
-
-def test_what_was_recorded_ahead_is_dropped_with_what_it_names(load: Load) -> None:
-    program = load(counting())
-    steps(program, 1)
-    (ahead,) = program.ahead.values()
-    on_owner(program.rebind, 0, on_owner(lambda: program.gpu.buffer(64)))
-    assert program.ahead == {} and ahead.taken() is None
-    steps(program, 2)
-    assert on_owner(program.losses, True)[1:] == [(2, 1.0), (3, 2.0)]
-    other = load(counting())
-    steps(other, 1)
-    (ahead,) = other.ahead.values()
-    on_owner(other.close)
-    assert other.ahead == {} and ahead.taken() is None
-
-
-def test_a_program_that_nobody_closed_gives_no_memory_back(load: Load) -> None:
-    """Its buffers may be finalized before what was recorded ahead is: whoever got them then would end the process."""
-    program: Any = on_owner(lambda: WgpuProgram(room.open().gpu, counting()))
-    steps(program, 1)
-    pool, (ahead,) = program.gpu.readbacks, program.ahead.values()
-    free, gone = pool.free_bytes, weakref.ref(program)
-    program.cycle, taken = program, []
-    program.gpu.raw, raw = SimpleNamespace(**vars(program.gpu.raw)), program.gpu.raw
-    program.gpu.raw.CommandBufferRelease = lambda commands: (taken.append(commands), raw.CommandBufferRelease(commands))
-    try:
-        gpu = program.gpu
-        del program, ahead
-        gc.collect()
-        assert gone() is None and len(taken) == 1 and pool.free_bytes <= free
-    finally:
-        gpu.raw = raw
-
-
-def test_an_error_of_a_recording_ahead_is_told_by_the_step_that_it_is_for(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = load(counting())
-    steps(program, 1)
-
-    def refused(*given: Any) -> Any:
-        raise SessionError("record", "what", "given", "wanted")
-
-    monkeypatch.setattr(program.gpu, "record", refused)
-    steps(program, 1)  # it was recorded before
-    with pytest.raises(SessionError, match="record: what"):
-        steps(program, 1)
-    monkeypatch.undo()
-    steps(program, 1)
-    assert on_owner(program.losses, True) == [(1, 1.0), (2, 2.0), (3, 3.0)]
-
-
-def test_numbers_that_change_are_written_where_a_step_copies_them_from(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Constant ones are in place; either way the next program that reads them finds them there."""
-    program, written = load(counting()), list[int]()
-    put = WgpuQueue.put
-    monkeypatch.setattr(WgpuQueue, "put", lambda *given: (written.append(1), put(*given))[1])
-
-    def step(numbers: Any) -> list[float]:
-        on_owner(program.step, numbers)
-        on_owner(program.wait)
-        into = memoryview(bytearray(32))
-        on_owner(program.queue.read, "test", program.queue.scalars, into)
-        return into.cast("f").tolist()
-
-    fixed = np.full(8, 7, np.float32)
-    assert [step(fixed)[0] for _ in range(4)] == [7.0] * 4 and len(written) == 1
-    assert [step(np.full(8, k, np.float32)) for k in range(6)] == [[float(k)] * 8 for k in range(6)]
-    assert len(written) == 2, "the first that changed; then each is written ahead of its copy"
-    assert 1 <= len(program.queue.uploads) <= 3
-    assert [step(fixed)[0] for _ in range(3)] == [7.0] * 3
-    before = len(written)
-    assert [step(fixed)[0] for _ in range(3)] == [7.0] * 3 and len(written) == before
-    assert on_owner(program.losses, True)[-1][0] == 16
 
 
 # held -----------------------------------------------------------------------------------------------------------------
@@ -348,5 +251,4 @@ def test_any_mixture_of_calls_has_the_bits_of_steps_one_by_one(rule: str, monkey
 
     held = [found(seed) for seed in range(3)]
     monkeypatch.setattr(WgpuProgram, "_holds", lambda self, whole: False)
-    monkeypatch.setattr(WgpuProgram, "_recorded_ahead", lambda *given: (_ for _ in ()).throw(SessionError(*"abcd")))
     assert held == [found(seed) for seed in range(3)]

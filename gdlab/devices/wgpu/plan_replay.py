@@ -38,7 +38,7 @@ from gdlab.devices.wgpu.held_steps import IN_A_ROW, HeldSteps
 from gdlab.devices.wgpu.readback import Fence, WgpuReadback
 from gdlab.devices.wgpu.stamps import MOST, Stamps
 from gdlab.devices.wgpu.step_series import StepSeries
-from gdlab.devices.wgpu.wgpu_queue import CommandsAhead, WgpuQueue, WgpuRecorded
+from gdlab.devices.wgpu.wgpu_queue import WgpuQueue, WgpuRecorded
 from gdlab.plan.dispatch import SCALARS, Dispatch
 from gdlab.plan.records import ExecutionPlan, PlanBuffer, Update
 
@@ -91,7 +91,6 @@ class WgpuProgram(Program):
         self.joined: dict[bool, tuple[list[Bound], list[Bound], WgpuRecorded]] = {}  # by whether a step updates
         # the steps whose losses come, and the bytes from one loss to the next
         self.losses_under_way: deque[tuple[range, WgpuReadback, int]] = deque()
-        self.ahead: dict[bool, CommandsAhead] = {}  # of the next step, by whether it updates
         self.series: dict[tuple[int, ...], StepSeries] = {}  # by the inputs that are written for each step
         self.readable: deque[tuple[int, float]] = deque(maxlen=KEPT)
         self.stamps: Stamps | None = None
@@ -176,7 +175,6 @@ class WgpuProgram(Program):
         if new:
             self.queue.finish("configure", [Clear(buffer) for buffer in new.values()])
         self.update, self.places, self.memory, self.update_launches = update, places, memory, launches
-        self._drop_ahead()
         self._at_once = self._most_at_once()
         self._whole(True)  # now, not in the first step
 
@@ -236,41 +234,13 @@ class WgpuProgram(Program):
             raise
 
     def _single(self, number: int, scalars: Array | None, whole: bool, counted: bool = True) -> None:
-        """Submit a step; record one like it, to be the next, while the adapter works on it."""
-        list, ahead, where = self._whole(whole), self.ahead.pop(whole, None), f"step {number}"
-        if self.stamps is not None or ahead is None or ahead.items[0] is not list:
-            self._submit(where, list, scalars, self._losses_of(number), self.stamps, counted=counted)
-        else:
-            self._harvest(False)
-            self.queue.submit_ahead(where, ahead, scalars, counted)
-            self._await_losses(self._losses_of(number), ahead.readback)
-        if list.whole and self.stamps is None:
-            with contextlib.suppress(SessionError):  # the next step says what is wrong, before it is submitted
-                self.ahead[whole] = self._recorded_ahead(f"step {number + 1}", list)
-        self.gpu.poll()
-
-    def _recorded_ahead(self, where: str, list: WgpuRecorded) -> CommandsAhead:
-        items, readback = self._with_loss((list,))
-        try:
-            return self.queue.ahead(where, items, readback)
-        except BaseException:
-            readback.release()
-            raise
+        """Submit a step."""
+        losses = self._losses_of(number)
+        self._submit(f"step {number}", self._whole(whole), scalars, losses, self.stamps, counted=counted)
 
     def _losses_of(self, number: int) -> range:
         """Return the steps whose losses come from step `number`: itself, or none."""
         return range(number, number + (self.plan.loss_buffer is not None))
-
-    def _with_loss(self, items: Sequence[Item]) -> tuple[Sequence[Item], WgpuReadback | Fence]:
-        """Return the items of a step with the copy of its loss, if it has any, and what tells that they have ended."""
-        if self.plan.loss_buffer is None:
-            return items, Fence(self.gpu)
-        readback = self.queue.readback(4)
-        return [*items, Copy(self._marker, 0, readback, 0, 4)], readback
-
-    def _await_losses(self, steps: range, readback: WgpuReadback | Fence, stride: int = 4) -> None:
-        if isinstance(readback, WgpuReadback):
-            self.losses_under_way.append((steps, readback, stride))
 
     def step_in_parts(self, scalars: Array | None, parts: Sequence[StepPart]) -> Iterator[None]:
         self._settle("step")
@@ -347,7 +317,7 @@ class WgpuProgram(Program):
             return self.queue.submit(where, items, Fence(self.gpu), counted=counted)
         readback = self.queue.readback(len(calls) * series.loss_stride)
         self._send(where, [*items, Copy(series.losses, 0, readback, 0, readback.nbytes)], readback, counted)
-        self._await_losses(steps, readback, series.loss_stride)
+        self.losses_under_way.append((steps, readback, series.loss_stride))
 
     def _series_of(self, fed: tuple[int, ...], count: int, upload_bytes: int) -> StepSeries:
         held = self.series.get(fed)
@@ -440,9 +410,9 @@ class WgpuProgram(Program):
             return self._submit_timed(where, list, losses, stamps)
         if landing is not None or not losses:
             return self.queue.submit(where, (list, *moved), landing or Fence(self.gpu), counted=counted)
-        items, readback = self._with_loss((list, *moved))
-        self._send(where, items, readback, counted)
-        self._await_losses(losses, readback)
+        readback = self.queue.readback(4)
+        self._send(where, (list, *moved, Copy(self._marker, 0, readback, 0, 4)), readback, counted)
+        self.losses_under_way.append((losses, readback, 4))
 
     def _check(self, where: str, scalars: Array | None) -> None:
         self._alive(where)
@@ -455,7 +425,7 @@ class WgpuProgram(Program):
         return self.queue.scalars if self.plan.loss_buffer is None else self._memory_of(self.plan.loss_buffer)
 
     def _send(
-        self, where: str, items: Sequence[Item], readback: WgpuReadback | Fence, counted: bool = True
+        self, where: str, items: Sequence[Item], readback: WgpuReadback, counted: bool = True
     ) -> None:  # fmt: skip
         try:
             self.queue.submit(where, items, readback, counted=counted)
@@ -616,7 +586,6 @@ class WgpuProgram(Program):
 
         launches, updates = bound_again("dispatch", self.launches), bound_again("update", self.update_launches)
         self.memory, self.launches, self.update_launches = held, launches, updates
-        self._drop_ahead()
         self._give_out(memory)
         self._whole(True)
 
@@ -649,10 +618,4 @@ class WgpuProgram(Program):
             self._harvest(True)
         self.open = False
         self.memory, self.places, self.stamps, self.queue.stamps = {}, {}, None, None
-        self._drop_ahead()
         self.launches, self.update_launches, self.joined, self.series = [], [], {}, {}
-
-    def _drop_ahead(self) -> None:
-        for ahead in self.ahead.values():
-            ahead.drop()
-        self.ahead = {}

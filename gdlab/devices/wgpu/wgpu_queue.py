@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -33,7 +32,7 @@ from gdlab.devices.base import (
 )
 from gdlab.devices.buffer_pool import size_class
 from gdlab.devices.wgpu.pass_recording import RecordedRows, Row, record_pass
-from gdlab.devices.wgpu.readback import SUCCESS, Fence, Mapped, WgpuReadback
+from gdlab.devices.wgpu.readback import Fence, WgpuReadback
 from gdlab.devices.wgpu.transitions import group_starts, naming, read_ahead, uses_of
 from gdlab.plan.dispatch import OWN_SCALARS, SCALARS, Dispatch
 from gdlab.plan.target import Target
@@ -74,33 +73,6 @@ class WgpuRecorded(Recorded):
         return self.ends if self.whole else []
 
 
-class CommandsAhead:
-    """A finished command buffer that waits to be submitted, once, or dropped; `upload`: the mapped buffer that it
-    copies the numbers of the step from, to be filled before."""
-
-    __slots__ = ("_commands", "gpu", "items", "readback", "upload")
-
-    def __init__(
-        self, gpu: Gpu, commands: Any, items: Sequence[Item], readback: WgpuReadback | Fence, upload: Mapped | None
-    ) -> None:
-        self.gpu, self._commands, self.items, self.readback, self.upload = gpu, commands, items, readback, upload
-
-    def taken(self) -> Any:
-        """Return the command buffer, which is the caller's to release now."""
-        commands, self._commands = self._commands, None
-        return commands
-
-    def drop(self) -> None:
-        """Release the command buffer, which holds the memory that it names, and the readback; idempotent."""
-        if self._commands is not None:
-            self.__del__()
-            self.readback.release()
-
-    def __del__(self) -> None:  # on any thread: the pool of readbacks is not for it
-        if self._commands is not None and self.gpu.pid == os.getpid():
-            self.gpu.raw.CommandBufferRelease(self.taken())
-
-
 def _part_ends(count: int, starts: Sequence[int]) -> list[int]:
     """Return the ends of parts of `count` dispatches: FIRST_PART, then twice as many each time; at the start of a group
     where one is near, since a submission waits for the one before."""
@@ -122,8 +94,6 @@ class WgpuQueue(Queue):
         self.stamps: Stamps | None = None
         self.scalars = gpu.buffer(4 * (len(SCALARS) + OWN_SCALARS))
         self._written: Array | None = None  # scalars
-        self.changing = False  # whether the last numbers were others than those before
-        self.uploads: deque[Mapped] = deque()  # through which steps that were recorded ahead get their numbers
 
     # memory -----------------------------------------------------------------------------------------------------------
     def make(self, nbytes: int, name: str = "") -> Any:
@@ -206,20 +176,11 @@ class WgpuQueue(Queue):
         """Return the dispatches as rows of a table."""
         return WgpuRecorded(self.gpu, bounds)
 
-    def set_scalars(self, where: str, numbers: Array | None) -> None:
-        """Write the numbers, if any; nothing where they are the very array of the last call. Raises once the device is
-        lost."""
-        self.changing = numbers is not None and numbers is not self._written
-        if numbers is None or not self.changing:
-            return self.check_alive(where)
-        self.put(where, self.scalars, np.ascontiguousarray(numbers, np.float32))
-        self._written = numbers
-
-    def check_alive(self, where: str) -> None:
-        """Raise once the device is lost, after which a submission would end the process: by a write of nothing, which
-        takes 2 µs."""
-        with self.gpu.checked(where):
-            self.gpu.raw.QueueWriteBuffer(self.gpu.q, self.scalars._internal, 0, self.gpu.null, 0)
+    def set_scalars(self, where: str, numbers: Array) -> None:
+        """Write the numbers, unless they are the very array of the last call."""
+        if numbers is not self._written:
+            self.put(where, self.scalars, np.ascontiguousarray(numbers, np.float32))
+            self._written = numbers
 
     def scalar_copies(self, where: str, steps: Sequence[Array | None]) -> tuple[list[list[Copy]], list[Any]]:
         """Return for each of several steps the copies that write its numbers, and their source memory, to be released
@@ -260,40 +221,6 @@ class WgpuQueue(Queue):
             readback.request(where, submission)
             self.flying.append(readback)
         self.gpu.poll()
-
-    def ahead(self, where: str, items: Sequence[Item], readback: WgpuReadback | Fence) -> CommandsAhead:
-        """Record items that `submit_ahead` submits, once, behind the numbers of their step where these change; their
-        end is that of the readback."""
-        upload, numbers = None, list[Item]()
-        if self.changing:
-            ready = self.uploads and self.uploads[0].status == SUCCESS
-            size = int(self.scalars.size)
-            upload = self.uploads.popleft() if ready else Mapped(self.gpu, size, upload=True)
-            self.counters.buffers_created += not ready
-            numbers.append(Copy(upload.owner, 0, self.scalars, 0, size, counted=False))
-        commands = self.gpu.record(where, partial(self._encode, [*numbers, *items]))
-        return CommandsAhead(self.gpu, commands, items, readback, upload)
-
-    def submit_ahead(self, where: str, ahead: CommandsAhead, numbers: Array | None, counted: bool = True) -> None:
-        """Submit what was recorded ahead, with the numbers of its step, and request its readback."""
-        self._throttle()
-        upload = ahead.upload
-        if upload is None or numbers is None:
-            self.set_scalars(where, numbers)
-        else:
-            given = np.ascontiguousarray(numbers, np.float32)
-            self.check_alive(where)
-            upload.fill(given)
-            self.changing, self._written = numbers is not self._written, numbers
-        submission = self.send(ahead.taken())
-        self.counters.submissions += 1
-        for item in ahead.items if counted else ():
-            self.count(item)
-        ahead.readback.request(where, submission)
-        self.flying.append(ahead.readback)
-        if upload is not None:
-            upload.map(where, upload.nbytes)
-            self.uploads.append(upload)
 
     def finish(self, where: str, items: Sequence[Item]) -> None:
         """Run the items and wait for them, without counting them."""
