@@ -1,9 +1,11 @@
-"""Steps of an adapter that are held to be submitted together: the values, counts and order of work are those of steps
-submitted one by one."""
+"""Steps of an adapter that are recorded ahead, and steps that are held to be submitted together: the values, counts and
+order of work are those of steps submitted one by one."""
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,11 +17,11 @@ from wgpu_plans import Load, counting, dispatch, doubling, loading, make_plan, o
 from gdlab import ops
 from gdlab.base.errors import SessionError
 from gdlab.devices.base import SharedBuffers
-from gdlab.devices.wgpu import held_steps
+from gdlab.devices.wgpu import held_steps, plan_replay
 from gdlab.devices.wgpu import wgpu_device as room
 from gdlab.devices.wgpu.held_steps import IN_A_ROW
-from gdlab.devices.wgpu.plan_replay import AT_ONCE, WgpuProgram
-from gdlab.devices.wgpu.wgpu_queue import WgpuQueue
+from gdlab.devices.wgpu.plan_replay import AT_ONCE, NO_UPDATE, WgpuProgram
+from gdlab.devices.wgpu.wgpu_queue import CommandsAhead, WgpuQueue
 from gdlab.graph import Graph
 from gdlab.session import Session, SessionConfig, build
 
@@ -38,6 +40,187 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
 def steps(program: WgpuProgram, count: int) -> None:
     for _ in range(count):
         on_owner(program.step, None)
+
+
+# ahead ----------------------------------------------------------------------------------------------------------------
+def test_a_step_like_the_last_one_is_submitted_before_anything_is_recorded(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, calls = load(counting()), list[str]()
+    record, send = program.gpu.record, WgpuQueue.send
+    monkeypatch.setattr(program.gpu, "record", lambda *given: (calls.append("record"), record(*given))[1])
+    monkeypatch.setattr(WgpuQueue, "send", lambda *given: (calls.append("send"), send(*given))[1])
+    wanted = ["record", "send"], ["record", "send", "record"], ["send", "record"], ["send", "record"]
+    for wanted_calls in wanted:
+        calls.clear()
+        steps(program, 1)
+        assert calls == wanted_calls
+        on_owner(program.wait)
+    assert on_owner(program.losses, True) == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]
+    assert program.counters.submissions == 4 and program.counters.dispatches == 8
+
+
+def recorded_ahead(program: WgpuProgram) -> CommandsAhead:
+    """Return the step that the program recorded ahead after two others."""
+    steps(program, 2)
+    (ahead,) = program.ahead.values()
+    assert not ahead.is_submitted
+    return ahead
+
+
+def kept_by_wgpu() -> dict[str, int]:
+    """The objects that wgpu-native keeps, by kind."""
+    from wgpu.backends.wgpu_native import ffi, lib
+    from wgpu.backends.wgpu_native._helpers import get_wgpu_instance
+
+    gc.collect()
+    on_owner(lambda: room.open().gpu.poll(room.open().gpu.submitted))
+    report = ffi.new("WGPUGlobalReport *")
+    on_owner(lambda: lib.wgpuGenerateReport(get_wgpu_instance(), report))
+    kinds = ("buffers", "bindGroups", "commandBuffers", "computePipelines")
+    return {kind: int(getattr(report.hub, kind).numAllocated) for kind in kinds}
+
+
+@pytest.mark.parametrize("way", ["rebind", "configure", "lend", "close"])
+def test_what_was_recorded_ahead_is_dropped_without_effect(load: Load, way: str) -> None:
+    program = load(counting())
+    other = on_owner(WgpuProgram, program.gpu, counting(), True, SharedBuffers(program, ((0, 0),)))
+    on_owner(program.step, np.full(8, 3, np.float32))
+    on_owner(program.step, np.full(8, 4, np.float32))  # numbers that change
+    (ahead,) = program.ahead.values()
+    assert ahead.upload is not None and not ahead.is_submitted
+    if way == "rebind":
+        on_owner(program.rebind, 0, on_owner(lambda: program.gpu.buffer(64)))
+    elif way == "configure":
+        on_owner(program.configure, NO_UPDATE)
+    elif way == "lend":
+        on_owner(other.memory_at, 0)
+    else:
+        on_owner(program.close)
+    assert program.ahead == {} and ahead.is_submitted
+    assert on_owner(other.download, 0).tolist() == [2.0], "a step more where it had an effect"
+    into = memoryview(bytearray(32))
+    on_owner(ahead.queue.read, "test", ahead.queue.scalars, into)
+    assert into.cast("f").tolist() == [4.0] * 8
+    if way != "close":
+        on_owner(program.step, np.full(8, 5, np.float32))
+        wanted = [(1, 1.0), (2, 2.0), (3, 1.0 if way == "rebind" else 3.0)]
+        assert on_owner(program.losses, True) == wanted
+    on_owner(other.close)
+
+
+def test_memory_that_others_have_is_named_by_nothing_that_waits(load: Load) -> None:
+    """They may destroy it, and its submission would end the process."""
+    program = load(counting())
+    on_owner(program.memory_at, 0)
+    steps(program, 4)
+    assert program.ahead == {}
+
+
+@pytest.mark.parametrize(("bound", "least"), [("AHEAD_BYTES", -1), ("AHEAD_FLOPS", {"software": -1, "hardware": -1})])
+def test_a_long_step_is_not_recorded_ahead(
+    load: Load, monkeypatch: pytest.MonkeyPatch, bound: str, least: object
+) -> None:
+    program = load(counting())
+    monkeypatch.setattr(plan_replay, bound, least)
+    steps(program, 4)
+    assert program.ahead == {}
+
+
+def test_wgpu_keeps_nothing_of_what_was_recorded_ahead(load: Load) -> None:
+    before = dict[str, int]()
+    for turn in range(8):
+        program: Any = on_owner(lambda: WgpuProgram(room.open().gpu, counting()))
+        recorded_ahead(program)
+        if turn % 2:
+            on_owner(program.close)
+        else:
+            program.cycle = program
+        del program
+        gc.collect()
+        end = time.monotonic() + 10
+        while room.open().gpu.holding.abandoned and time.monotonic() < end:
+            time.sleep(0.001)
+        on_owner(lambda: None)
+        if turn == 3:  # the pools have what they keep
+            before = kept_by_wgpu()
+    found = kept_by_wgpu()
+    assert found["commandBuffers"] <= before["commandBuffers"] and found["bindGroups"] <= before["bindGroups"]
+    assert found["buffers"] < before["buffers"] + 4, "of pools; four recordings keep eight and more"
+
+
+def test_what_a_program_leaves_that_nobody_closed_is_dropped_without_another_call(load: Load) -> None:
+    program = load(counting())
+    other: Any = on_owner(WgpuProgram, program.gpu, counting(), True, SharedBuffers(program, ((0, 0),)))
+    ahead, gone = recorded_ahead(other), weakref.ref(other)
+    other.cycle = other
+    del other
+    gc.collect()
+    assert gone() is None
+    end = time.monotonic() + 10
+    while not ahead.is_submitted and time.monotonic() < end:
+        time.sleep(0.001)
+    assert ahead.is_submitted
+    assert on_owner(program.download, 0).tolist() == [2.0]
+
+
+def test_of_a_lost_device_what_was_recorded_ahead_is_not_submitted(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A submission would end the process."""
+    monkeypatch.setattr(room, "_opened", {})
+    lost, sent = room.open(), list[int]()
+    program = on_owner(lost.load, counting())
+    ahead = recorded_ahead(program)
+    on_owner(program.wait)
+    on_owner(lost.gpu.device.destroy)
+    monkeypatch.setattr(WgpuQueue, "send", lambda *given: sent.append(1))
+    on_owner(program.close)
+    assert ahead.is_submitted and not sent
+
+
+def test_an_error_of_a_recording_ahead_is_told_by_the_step_that_it_is_for(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = load(counting())
+    steps(program, 2)
+
+    def refused(*given: Any) -> Any:
+        raise SessionError("record", "what", "given", "wanted")
+
+    monkeypatch.setattr(program.gpu, "record", refused)
+    steps(program, 1)  # it was recorded before
+    with pytest.raises(SessionError, match="record: what"):
+        steps(program, 1)
+    monkeypatch.undo()
+    steps(program, 1)
+    assert on_owner(program.losses, True) == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]
+
+
+def test_numbers_that_change_are_written_where_a_step_copies_them_from(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Constant ones are in place; either way the next program that reads them finds them there."""
+    program, written = load(counting()), list[int]()
+    put = WgpuQueue.put
+    monkeypatch.setattr(WgpuQueue, "put", lambda *given: (written.append(1), put(*given))[1])
+
+    def step(numbers: Any) -> list[float]:
+        on_owner(program.step, numbers)
+        on_owner(program.wait)
+        into = memoryview(bytearray(32))
+        on_owner(program.queue.read, "test", program.queue.scalars, into)
+        return into.cast("f").tolist()
+
+    fixed = np.full(8, 7, np.float32)
+    assert [step(fixed)[0] for _ in range(4)] == [7.0] * 4 and len(written) == 1
+    assert [step(np.full(8, k, np.float32)) for k in range(6)] == [[float(k)] * 8 for k in range(6)]
+    assert len(written) == 2, "the first that changed; then each is written ahead of its copy"
+    assert 1 <= len(program.queue.uploads) <= 3
+    assert [step(fixed)[0] for _ in range(3)] == [7.0] * 3
+    before = len(written)
+    assert [step(fixed)[0] for _ in range(3)] == [7.0] * 3 and len(written) == before
+    assert on_owner(program.losses, True)[-1][0] == 16
 
 
 # held -----------------------------------------------------------------------------------------------------------------
@@ -251,4 +434,5 @@ def test_any_mixture_of_calls_has_the_bits_of_steps_one_by_one(rule: str, monkey
 
     held = [found(seed) for seed in range(3)]
     monkeypatch.setattr(WgpuProgram, "_holds", lambda self, whole: False)
+    monkeypatch.setattr(WgpuProgram, "_recorded_ahead", lambda *given: (_ for _ in ()).throw(SessionError(*"abcd")))
     assert held == [found(seed) for seed in range(3)]

@@ -271,9 +271,11 @@ def test_every_raw_function_that_is_allowed_is_called(load: Load, monkeypatch: p
     monkeypatch.setattr(gpu, "raw", SimpleNamespace(**{name: counted(name) for name in RAW}))
     program = load(counting())
     on_owner(program.upload, 0, np.full(1, 41, np.float32))
-    on_owner(program.step, None)
-    assert on_owner(program.losses, True) == [(1, 42.0)]
-    assert on_owner(program.download, 0).tolist() == [42.0]
+    on_owner(program.step, np.zeros(8, np.float32))
+    on_owner(program.step, np.ones(8, np.float32))
+    on_owner(program.step, np.zeros(8, np.float32))  # recorded ahead, with numbers that change
+    assert on_owner(program.losses, True) == [(1, 42.0), (2, 43.0), (3, 44.0)]
+    assert on_owner(program.download, 0).tolist() == [44.0]
     assert on_owner(program.profile, (0, 1)) == program.gpu.no_stamps == ""
     on_owner(program.step, None)
     assert [index for index, _ in on_owner(program.timings)] == [0]

@@ -1,4 +1,5 @@
-"""Hold steps that nobody waits for yet, to submit several of them as one (`step_series.py`).
+"""Hold steps that nobody waits for yet, to submit several of them as one (`step_series.py`); and drop what programs
+recorded ahead that nobody closed.
 
 A submission takes the host 30 to 60 µs however short its step is (NVIDIA H200). So a step right behind others is held
 until there are two of them, then four, and so on, as many as one submission may have. They are submitted before
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
+from collections import deque
 from typing import TYPE_CHECKING
 
 from gdlab.devices.base import StepCall
@@ -16,6 +19,7 @@ from gdlab.devices.base import StepCall
 if TYPE_CHECKING:
     from gdlab.devices.wgpu.plan_replay import WgpuProgram
     from gdlab.devices.wgpu.wgpu_device import Gpu
+    from gdlab.devices.wgpu.wgpu_queue import CommandsAhead
 
 IN_A_ROW = 8  # steps before the first that is held: to bind a series takes milliseconds
 HELD_SECONDS = 500e-6  # without another step
@@ -52,6 +56,8 @@ class HoldingPrograms:
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self.program: WgpuProgram | None = None
+        self.ahead: weakref.WeakSet[WgpuProgram] = weakref.WeakSet()  # whose steps may be recorded ahead
+        self.abandoned: deque[dict[bool, CommandsAhead]] = deque()  # by programs that were never closed
         self._some = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -61,32 +67,50 @@ class HoldingPrograms:
             self.settle()
             self.program = program
         program.held.calls.append(call)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, name="gdlab-held-steps", daemon=True)
-            self._thread.start()
+        self._start()
         if not self._some.is_set():
             self._some.set()
 
+    def expect(self, program: WgpuProgram) -> None:
+        """Be ready for steps of this program that are recorded ahead and that nobody submits."""
+        self.ahead.add(program)
+        self._start()
+
+    def abandon(self, ahead: dict[bool, CommandsAhead]) -> None:
+        """Take what a program has recorded ahead that is gone now; on any thread, at any time."""
+        if ahead:
+            self.abandoned.append(ahead)
+            self._some.set()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="gdlab-held-steps", daemon=True)
+            self._thread.start()
+
     def settle(self) -> None:
-        """Submit what is held; an error waits for the next call of its program."""
+        """Submit what is held, and drop what was abandoned; an error waits for the next call of its program."""
         program, self.program = self.program, None
         if program is not None:
             try:
                 program.submit_held()
             except Exception as error:
                 program.held.error = error
+        while self.abandoned:
+            for ahead in self.abandoned.popleft().values():
+                ahead.queue.spend("a program that nobody closed", ahead)
 
     def _watch(self) -> None:
         """Settle, on a thread of its own, once no step has come for a while."""
         while self._some.wait():
             last, program = -1, self.program
-            while program is not None:
-                if program.counters.forwards == last and self.gpu.turn.if_idle(self.settle):
+            while program is not None or self.abandoned:
+                made = program.counters.forwards if program is not None else last
+                if made == last and self.gpu.turn.if_idle(self.settle):
                     break
-                last = program.counters.forwards
+                last = made
                 del program  # it may be closed and freed meanwhile
                 time.sleep(HELD_SECONDS)
                 program = self.program
             self._some.clear()
-            if self.program is not None:  # since the last look
+            if self.program is not None or self.abandoned:  # since the last look
                 self._some.set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import weakref
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ from gdlab.devices.wgpu.held_steps import IN_A_ROW, HeldSteps
 from gdlab.devices.wgpu.readback import Fence, WgpuReadback
 from gdlab.devices.wgpu.stamps import MOST, Stamps
 from gdlab.devices.wgpu.step_series import StepSeries
-from gdlab.devices.wgpu.wgpu_queue import WgpuQueue, WgpuRecorded
+from gdlab.devices.wgpu.wgpu_queue import CommandsAhead, WgpuQueue, WgpuRecorded
 from gdlab.plan.dispatch import SCALARS, Dispatch
 from gdlab.plan.records import ExecutionPlan, PlanBuffer, Update
 
@@ -49,6 +50,8 @@ NO_UPDATE = Update("none", (), (), ())
 AT_ONCE = 64  # steps of one submission at most
 DISPATCHES_AT_ONCE = 512  # of one submission of several steps
 FLOPS_AT_ONCE = {"software": 1 << 27, "hardware": 1 << 35}  # so that Ctrl-C need not wait for what is in flight
+# of a step that is recorded ahead: to drop it takes its time, and as much memory as it writes
+AHEAD_FLOPS, AHEAD_BYTES = {"software": 1 << 27, "hardware": 1 << 38}, 512 << 20
 UPLOADS_AT_ONCE = 8 << 20  # bytes of inputs that wait in memory of their own
 Home = tuple[str, int]
 
@@ -91,6 +94,8 @@ class WgpuProgram(Program):
         self.joined: dict[bool, tuple[list[Bound], list[Bound], WgpuRecorded]] = {}  # by whether a step updates
         # the steps whose losses come, and the bytes from one loss to the next
         self.losses_under_way: deque[tuple[range, WgpuReadback, int]] = deque()
+        self.ahead: dict[bool, CommandsAhead] = {}  # of the next step, by whether it updates; always this object
+        weakref.finalize(self, gpu.holding.abandon, self.ahead).atexit = False
         self.series: dict[tuple[int, ...], StepSeries] = {}  # by the inputs that are written for each step
         self.readable: deque[tuple[int, float]] = deque(maxlen=KEPT)
         self.stamps: Stamps | None = None
@@ -174,6 +179,7 @@ class WgpuProgram(Program):
         self._run_cold(launches, self._on_scratch)
         if new:
             self.queue.finish("configure", [Clear(buffer) for buffer in new.values()])
+        self.drop_ahead()
         self.update, self.places, self.memory, self.update_launches = update, places, memory, launches
         self._at_once = self._most_at_once()
         self._whole(True)  # now, not in the first step
@@ -234,13 +240,50 @@ class WgpuProgram(Program):
             raise
 
     def _single(self, number: int, scalars: Array | None, whole: bool, counted: bool = True) -> None:
-        """Submit a step."""
-        losses = self._losses_of(number)
-        self._submit(f"step {number}", self._whole(whole), scalars, losses, self.stamps, counted=counted)
+        """Submit a step; record one like it, to be the next, while the adapter works on it."""
+        list, where = self._whole(whole), f"step {number}"
+        again, ahead = list.whole and self.stamps is None, self.ahead.get(whole)
+        if ahead is None or self.stamps is not None:
+            self._submit(where, list, scalars, self._losses_of(number), self.stamps, counted=counted)
+        else:
+            self._harvest(False)
+            try:
+                self.queue.submit_ahead(where, ahead, scalars, counted)
+            finally:
+                if ahead.is_submitted:
+                    del self.ahead[whole]
+            self._await_losses(self._losses_of(number), ahead.readback)
+        if again and not self.lent and self._is_cheap(list):
+            with contextlib.suppress(SessionError):  # the next step says what is wrong, before it is submitted
+                self.ahead[whole] = self._recorded_ahead(f"step {number + 1}", list)
+        self.gpu.poll()
+
+    def _is_cheap(self, list: WgpuRecorded) -> bool:
+        return list.flops <= AHEAD_FLOPS[self.gpu.adapter_class] and list.written_bytes <= AHEAD_BYTES
+
+    def _recorded_ahead(self, where: str, list: WgpuRecorded) -> CommandsAhead:
+        items, readback = self._with_loss((list,))
+        self.gpu.holding.expect(self)
+        try:
+            return self.queue.ahead(where, items, readback)
+        except BaseException:
+            readback.release()
+            raise
 
     def _losses_of(self, number: int) -> range:
         """Return the steps whose losses come from step `number`: itself, or none."""
         return range(number, number + (self.plan.loss_buffer is not None))
+
+    def _with_loss(self, items: Sequence[Item]) -> tuple[Sequence[Item], WgpuReadback | Fence]:
+        """Return the items of a step with the copy of its loss, if it has any, and what tells that they have ended."""
+        if self.plan.loss_buffer is None:
+            return items, Fence(self.gpu)
+        readback = self.queue.readback(4)
+        return [*items, Copy(self._marker, 0, readback, 0, 4)], readback
+
+    def _await_losses(self, steps: range, readback: WgpuReadback | Fence, stride: int = 4) -> None:
+        if isinstance(readback, WgpuReadback):
+            self.losses_under_way.append((steps, readback, stride))
 
     def step_in_parts(self, scalars: Array | None, parts: Sequence[StepPart]) -> Iterator[None]:
         self._settle("step")
@@ -317,7 +360,7 @@ class WgpuProgram(Program):
             return self.queue.submit(where, items, Fence(self.gpu), counted=counted)
         readback = self.queue.readback(len(calls) * series.loss_stride)
         self._send(where, [*items, Copy(series.losses, 0, readback, 0, readback.nbytes)], readback, counted)
-        self.losses_under_way.append((steps, readback, series.loss_stride))
+        self._await_losses(steps, readback, series.loss_stride)
 
     def _series_of(self, fed: tuple[int, ...], count: int, upload_bytes: int) -> StepSeries:
         held = self.series.get(fed)
@@ -410,9 +453,9 @@ class WgpuProgram(Program):
             return self._submit_timed(where, list, losses, stamps)
         if landing is not None or not losses:
             return self.queue.submit(where, (list, *moved), landing or Fence(self.gpu), counted=counted)
-        readback = self.queue.readback(4)
-        self._send(where, (list, *moved, Copy(self._marker, 0, readback, 0, 4)), readback, counted)
-        self.losses_under_way.append((losses, readback, 4))
+        items, readback = self._with_loss((list, *moved))
+        self._send(where, items, readback, counted)
+        self._await_losses(losses, readback)
 
     def _check(self, where: str, scalars: Array | None) -> None:
         self._alive(where)
@@ -425,7 +468,7 @@ class WgpuProgram(Program):
         return self.queue.scalars if self.plan.loss_buffer is None else self._memory_of(self.plan.loss_buffer)
 
     def _send(
-        self, where: str, items: Sequence[Item], readback: WgpuReadback, counted: bool = True
+        self, where: str, items: Sequence[Item], readback: WgpuReadback | Fence, counted: bool = True
     ) -> None:  # fmt: skip
         try:
             self.queue.submit(where, items, readback, counted=counted)
@@ -570,6 +613,9 @@ class WgpuProgram(Program):
         self.gpu.holding.settle()
         self.gpu.lent.add(memory)
         self.gpu.lendings += 1
+        for program in [*self.gpu.holding.ahead]:
+            if program.lent:
+                program.drop_ahead()
 
     def rebind(self, buffer: int, memory: Any) -> None:
         self.wait()
@@ -585,6 +631,7 @@ class WgpuProgram(Program):
             ]
 
         launches, updates = bound_again("dispatch", self.launches), bound_again("update", self.update_launches)
+        self.drop_ahead()
         self.memory, self.launches, self.update_launches = held, launches, updates
         self._give_out(memory)
         self._whole(True)
@@ -616,6 +663,13 @@ class WgpuProgram(Program):
         self.gpu.holding.settle()
         with contextlib.suppress(SessionError):  # of a lost device there is nothing to wait for
             self._harvest(True)
+        self.drop_ahead()
         self.open = False
         self.memory, self.places, self.stamps, self.queue.stamps = {}, {}, None, None
         self.launches, self.update_launches, self.joined, self.series = [], [], {}, {}
+
+    def drop_ahead(self) -> None:
+        """Drop what was recorded ahead: its memory changes, or is lent, or the end has come."""
+        while self.ahead:
+            _, ahead = self.ahead.popitem()
+            self.queue.spend("a step that was recorded ahead", ahead)

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gdlab.base.errors import SessionError
+from gdlab.base.types import Array
 from gdlab.devices.base import Readback
 
 if TYPE_CHECKING:
@@ -46,17 +47,22 @@ class Fence:
         if not self.ready:
             gpu.poll(self.submission)
 
+    def release(self) -> None:
+        """Release nothing: there is no memory."""
+
 
 class Mapped:
-    """A buffer to read results through; `status` is 0 until the last requested map has ended. `maps` counts those that
-    were asked for: the end of an earlier one says nothing of a later one."""
+    """A buffer to read results through, or (`upload`, mapped from the beginning) to write a few numbers through;
+    `status` is 0 until the last requested map has ended. `maps` counts those that were asked for: the end of an earlier
+    one says nothing of a later one."""
 
     numbers = itertools.count(1)
 
-    def __init__(self, gpu: Gpu, nbytes: int) -> None:
-        self.gpu, self.nbytes, self.status, self.maps = gpu, nbytes, 0, 0
+    def __init__(self, gpu: Gpu, nbytes: int, upload: bool = False) -> None:
+        self.gpu, self.nbytes, self.status, self.maps = gpu, nbytes, SUCCESS * upload, 0
         self.spin_seconds = SPIN_SECONDS[gpu.adapter_class]
-        self.owner = gpu.buffer(nbytes, mapped=True)
+        self.mode = gpu.lib.WGPUMapMode_Write if upload else gpu.lib.WGPUMapMode_Read
+        self.owner = gpu.buffer(nbytes, mapped=not upload, upload=upload)
         self.handle = self.owner._internal
         self.number = next(self.numbers)
         gpu.mapped[self.number] = self
@@ -70,7 +76,15 @@ class Mapped:
         self.status, self.maps = 0, self.maps + 1
         self.info.userdata2 = gpu.ffi.cast("void *", self.maps)
         with gpu.checked(where):
-            gpu.raw.BufferMapAsync(self.handle, gpu.lib.WGPUMapMode_Read, 0, nbytes, self.info[0])
+            gpu.raw.BufferMapAsync(self.handle, self.mode, 0, nbytes, self.info[0])
+
+    def fill(self, data: Array) -> None:
+        """Write an array and unmap: a submission may copy it now. Only while the buffer is mapped."""
+        gpu = self.gpu
+        into = gpu.raw.BufferGetMappedRange(self.handle, 0, self.nbytes)
+        gpu.ffi.memmove(into, gpu.ffi.from_buffer(data), data.nbytes)
+        self.status = 0
+        gpu.raw.BufferUnmap(self.handle)
 
     def ended(self, map: int, status: int) -> None:
         """Record the end of the map of this number."""

@@ -43,6 +43,7 @@ __all__ = ["Gpu", "WgpuDevice", "WgpuProgram", "adapters", "open"]
 # Every C function that we call. Some forty others of the header end the process when called: a test runs each of these.
 RAW = (
     "BufferGetConstMappedRange",
+    "BufferGetMappedRange",
     "BufferMapAsync",
     "BufferUnmap",
     "CommandBufferRelease",
@@ -237,7 +238,7 @@ class Gpu:
         self.pid, self.turn = os.getpid(), turn
         self.ffi, self.lib, self.errors = ffi, lib, error_handler
         self.raw = SimpleNamespace(**{name: getattr(lib, f"wgpu{name}") for name in RAW})
-        self.usage, self.map_usage, self.resolve_usage = _usages(wgpu.BufferUsage)
+        self.usage, self.map_usage, self.upload_usage, self.resolve_usage = _usages(wgpu.BufferUsage)
         self.refused: type[Exception] = wgpu.GPUError
         self.adapter, self.device = adapter, _opened_device(adapter)
         self.adapter_class = _adapter_class(adapter)
@@ -275,14 +276,17 @@ class Gpu:
             mapped.ended(int(self.ffi.cast(self.address, map)), int(status))
 
     # making things ----------------------------------------------------------------------------------------------------
-    def buffer(self, nbytes: int, *, name: str = "", mapped: bool = False, resolve: bool = False) -> Any:
-        """Make a zeroed device buffer for `name`, a staging buffer to map for reading, or one that stamps are resolved
-        into; its size is rounded up."""
+    def buffer(
+        self, nbytes: int, *, name: str = "", mapped: bool = False, upload: bool = False, resolve: bool = False
+    ) -> Any:  # fmt: skip
+        """Make a zeroed device buffer for `name`, a staging buffer to map for reading or (`upload`, mapped at once) for
+        writing, or one that stamps are resolved into; its size is rounded up."""
         self.alive("device")
         size = round_up(nbytes)
-        usage = self.map_usage if mapped else self.resolve_usage if resolve else self.usage
+        staging = self.map_usage if mapped else self.upload_usage if upload else None
+        usage = staging or (self.resolve_usage if resolve else self.usage)
         try:
-            return self.device.create_buffer(size=size, usage=usage)
+            return self.device.create_buffer(size=size, usage=usage, mapped_at_creation=upload)
         except self.refused as error:
             what = f"tensor {name}, {size} bytes" if name else f"buffer of {size} bytes"
             wanted = f"memory for it on {self.adapter.info['device']}"
@@ -487,9 +491,9 @@ def _message(error: object) -> str:
     return "; ".join(line for line in lines if line and line not in ("Validation Error", "Caused by:"))
 
 
-def _usages(flag: Any) -> tuple[int, int, int]:
+def _usages(flag: Any) -> tuple[int, int, int, int]:
     data, read = flag.STORAGE | flag.COPY_SRC | flag.COPY_DST, flag.MAP_READ | flag.COPY_DST
-    return data, read, flag.QUERY_RESOLVE | flag.COPY_SRC
+    return data, read, flag.MAP_WRITE | flag.COPY_SRC, flag.QUERY_RESOLVE | flag.COPY_SRC
 
 
 def _bounds(given: Any) -> Bounds:

@@ -9,7 +9,8 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from gdlab.devices.base import (
 )
 from gdlab.devices.buffer_pool import size_class
 from gdlab.devices.wgpu.pass_recording import RecordedRows, Row, record_pass
-from gdlab.devices.wgpu.readback import Fence, WgpuReadback
+from gdlab.devices.wgpu.readback import SUCCESS, Fence, Mapped, WgpuReadback
 from gdlab.devices.wgpu.transitions import group_starts, naming, read_ahead, uses_of
 from gdlab.plan.dispatch import OWN_SCALARS, SCALARS, Dispatch
 from gdlab.plan.target import Target
@@ -68,9 +69,55 @@ class WgpuRecorded(Recorded):
         each = (math.prod(bound.run[2:]) for bound in self.bounds)
         self.workgroups = list(itertools.accumulate(each, initial=0))  # of all dispatches before one
 
+    @cached_property
+    def written(self) -> list[Any]:
+        """The memory that its dispatches write."""
+        uses = (use for bound in self.bounds for use in uses_of(bound).values())
+        return list(dict.fromkeys(use.region.memory for use in uses if use.written))
+
+    @cached_property
+    def written_bytes(self) -> int:
+        """The bytes of the memory that its dispatches write."""
+        return sum(int(memory.size) for memory in self.written)
+
+    @cached_property
+    def flops(self) -> int:
+        """The floating-point operations of its dispatches."""
+        return sum(bound.dispatch.flops for bound in self.bounds)
+
     def cuts(self) -> list[int]:
         """Return the ends of the parts to submit it in, once it has run whole."""
         return self.ends if self.whole else []
+
+
+@dataclass(slots=True)
+class CommandsAhead:
+    """A finished command buffer that must be submitted, once: as a step by `submit_ahead`, or without effect by
+    `spend`. wgpu-native (29) never releases a finished command buffer that was not submitted, nor what it names.
+    `upload`: the mapped buffer that it copies the numbers of the step from, to be filled before."""
+
+    queue: WgpuQueue
+    commands: Any
+    items: Sequence[Item]
+    readback: WgpuReadback | Fence
+    upload: Mapped | None
+
+    @property
+    def is_submitted(self) -> bool:
+        """Whether it was submitted."""
+        return self.commands is None
+
+    def taken(self) -> Any:
+        """Return the command buffer, which is the caller's to submit now."""
+        commands, self.commands = self.commands, None
+        return commands
+
+    @property
+    def written(self) -> list[Any]:
+        """The memory that it writes, but for its readback."""
+        lists = [item for item in self.items if isinstance(item, WgpuRecorded)]
+        numbers = [] if self.upload is None else [self.queue.scalars]
+        return list(dict.fromkeys([*numbers, *(memory for each in lists for memory in each.written)]))
 
 
 def _part_ends(count: int, starts: Sequence[int]) -> list[int]:
@@ -94,6 +141,8 @@ class WgpuQueue(Queue):
         self.stamps: Stamps | None = None
         self.scalars = gpu.buffer(4 * (len(SCALARS) + OWN_SCALARS))
         self._written: Array | None = None  # scalars
+        self.changing = False  # whether the last numbers were others than those before
+        self.uploads: deque[Mapped] = deque()  # through which steps that were recorded ahead get their numbers
 
     # memory -----------------------------------------------------------------------------------------------------------
     def make(self, nbytes: int, name: str = "") -> Any:
@@ -176,11 +225,20 @@ class WgpuQueue(Queue):
         """Return the dispatches as rows of a table."""
         return WgpuRecorded(self.gpu, bounds)
 
-    def set_scalars(self, where: str, numbers: Array) -> None:
-        """Write the numbers, unless they are the very array of the last call."""
-        if numbers is not self._written:
-            self.put(where, self.scalars, np.ascontiguousarray(numbers, np.float32))
-            self._written = numbers
+    def set_scalars(self, where: str, numbers: Array | None) -> None:
+        """Write the numbers, if any; nothing where they are the very array of the last call. Raises once the device is
+        lost."""
+        self.changing = numbers is not None and numbers is not self._written
+        if numbers is None or not self.changing:
+            return self.check_alive(where)
+        self.put(where, self.scalars, np.ascontiguousarray(numbers, np.float32))
+        self._written = numbers
+
+    def check_alive(self, where: str) -> None:
+        """Raise once the device is lost, after which a submission would end the process: by a write of nothing, which
+        takes 2 µs."""
+        with self.gpu.checked(where):
+            self.gpu.raw.QueueWriteBuffer(self.gpu.q, self.scalars._internal, 0, self.gpu.null, 0)
 
     def scalar_copies(self, where: str, steps: Sequence[Array | None]) -> tuple[list[list[Copy]], list[Any]]:
         """Return for each of several steps the copies that write its numbers, and their source memory, to be released
@@ -221,6 +279,64 @@ class WgpuQueue(Queue):
             readback.request(where, submission)
             self.flying.append(readback)
         self.gpu.poll()
+
+    def ahead(self, where: str, items: Sequence[Item], readback: WgpuReadback | Fence) -> CommandsAhead:
+        """Record items that `submit_ahead` submits, once, behind the numbers of their step where these change; their
+        end is that of the readback."""
+        upload, numbers = None, list[Item]()
+        if self.changing:
+            ready = self.uploads and self.uploads[0].status == SUCCESS
+            size = int(self.scalars.size)
+            upload = self.uploads.popleft() if ready else Mapped(self.gpu, size, upload=True)
+            self.counters.buffers_created += not ready
+            numbers.append(Copy(upload.owner, 0, self.scalars, 0, size, counted=False))
+        commands = self.gpu.record(where, partial(self._encode, [*numbers, *items]))
+        return CommandsAhead(self, commands, items, readback, upload)
+
+    def submit_ahead(self, where: str, ahead: CommandsAhead, numbers: Array | None, counted: bool = True) -> None:
+        """Submit what was recorded ahead, with the numbers of its step, and request its readback."""
+        self._throttle()
+        upload = ahead.upload
+        if upload is None or numbers is None:
+            self.set_scalars(where, numbers)
+        else:
+            given = np.ascontiguousarray(numbers, np.float32)
+            self.check_alive(where)
+            upload.fill(given)
+            self.changing, self._written = numbers is not self._written, numbers
+        submission = self.send(ahead.taken())
+        self.counters.submissions += 1
+        for item in ahead.items if counted else ():
+            self.count(item)
+        ahead.readback.request(where, submission)
+        self.flying.append(ahead.readback)
+        self._take_back(where, upload)
+
+    def spend(self, where: str, ahead: CommandsAhead) -> None:
+        """Submit what was recorded ahead without effect: between copies of the memory that it writes, there and back.
+        Of a lost device, and where there is no memory for the copies, it is released only, which frees nothing."""
+        gpu, there, back = self.gpu, list[Copy](), list[Copy]()
+        try:
+            for memory in ahead.written:
+                copy, size = self.make(int(memory.size)), int(memory.size)
+                there.append(Copy(memory, 0, copy, 0, size))
+                back.append(Copy(copy, 0, memory, 0, size))
+            before, after = (gpu.record(where, partial(self._encode, copies)) for copies in (there, back))
+            if ahead.upload is not None:
+                ahead.upload.fill(np.zeros(ahead.upload.nbytes // 4, np.float32))
+            self.send(before, ahead.taken(), after)
+            self._take_back(where, ahead.upload)
+        except SessionError:
+            if not ahead.is_submitted:
+                gpu.raw.CommandBufferRelease(ahead.taken())
+        for copy in back:
+            self.release(copy.source)
+        ahead.readback.release()
+
+    def _take_back(self, where: str, upload: Mapped | None) -> None:
+        if upload is not None:
+            upload.map(where, upload.nbytes)
+            self.uploads.append(upload)
 
     def finish(self, where: str, items: Sequence[Item]) -> None:
         """Run the items and wait for them, without counting them."""
@@ -299,13 +415,14 @@ class WgpuQueue(Queue):
     def _run(self, where: str, items: Sequence[Item]) -> int:
         return self.send(self.gpu.record(where, partial(self._encode, items)))
 
-    def send(self, commands: Any) -> int:
-        """Submit one finished command buffer, once, and release it."""
+    def send(self, *commands: Any) -> int:
+        """Submit finished command buffers, once, and release them."""
         gpu = self.gpu
         gpu.holding.settle()
         gpu.pending = 0
-        submission = gpu.raw.QueueSubmitForIndex(gpu.q, 1, gpu.ffi.new("WGPUCommandBuffer[1]", [commands]))
-        gpu.raw.CommandBufferRelease(commands)
+        submission = gpu.raw.QueueSubmitForIndex(gpu.q, len(commands), gpu.ffi.new("WGPUCommandBuffer[]", commands))
+        for each in commands:
+            gpu.raw.CommandBufferRelease(each)
         gpu.submitted = int(submission)
         return gpu.submitted
 
