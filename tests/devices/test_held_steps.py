@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from machine import needs
+from networks import dropping
 from wgpu_plans import Load, counting, dispatch, doubling, loading, make_plan, on_owner, tensor
 
-from gdlab import ops
 from gdlab.base.errors import SessionError
 from gdlab.devices.base import SharedBuffers
 from gdlab.devices.wgpu import held_steps, plan_replay
@@ -22,7 +22,6 @@ from gdlab.devices.wgpu import wgpu_device as room
 from gdlab.devices.wgpu.held_steps import IN_A_ROW
 from gdlab.devices.wgpu.plan_replay import AT_ONCE, NO_UPDATE, WgpuProgram
 from gdlab.devices.wgpu.wgpu_queue import CommandsAhead, WgpuQueue
-from gdlab.graph import Graph
 from gdlab.session import Session, SessionConfig, build
 
 LONG = 60.0  # seconds without a step, after which nothing is submitted in a test
@@ -373,17 +372,8 @@ def test_after_the_loss_of_the_device_held_steps_raise(held: int, load: Load, mo
 
 
 # sessions -------------------------------------------------------------------------------------------------------------
-def network() -> Graph:
-    """Two layers with dropout, of which each step draws anew."""
-    with Graph() as g:
-        x, y = ops.input("x", (8, 12)), ops.input("y", (8, 3))
-        h = ops.dropout((x @ ops.parameter("a", (12, 20))).relu(), 0.3)
-        g.set_outputs([ops.mse_loss(h @ ops.parameter("b", (20, 3)), y)])
-    return g
-
-
 def training(rule: str) -> Session:
-    session, _ = build(network(), SessionConfig("training", "wgpu"))
+    session, _ = build(dropping(), SessionConfig("training", "wgpu"))
     session.initialize(seed=1)
     if rule == "sgd":
         session.set_learning_rate(0.1)

@@ -150,6 +150,15 @@ def small_mlp() -> Graph:
     return g
 
 
+def dropping() -> Graph:
+    """Two layers with dropout, of which each step draws anew."""
+    with Graph() as g:
+        x, y = ops.input("x", (8, 12)), ops.input("y", (8, 3))
+        h = ops.dropout((x @ ops.parameter("a", (12, 20))).relu(), 0.3)
+        g.set_outputs([ops.mse_loss(h @ ops.parameter("b", (20, 3)), y)])
+    return g
+
+
 def gated_block() -> Graph:
     """The block of the lesson: two products with a bias, a gate, a product back."""
     with Graph() as g:

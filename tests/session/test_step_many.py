@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from counting import counter, made
 from machine import needs
+from networks import dropping
 
 from gdlab import ops
 from gdlab.base.errors import ArgumentError, GdlabError, SessionError
@@ -25,15 +26,6 @@ RULES: dict[str, dict[str, Any]] = {
 Feed = Mapping[str, Any]
 
 
-def network() -> Graph:
-    """Two layers with dropout."""
-    with Graph() as g:
-        x, y = ops.input("x", (8, 12)), ops.input("y", (8, 3))
-        h = ops.dropout((x @ ops.parameter("a", (12, 20))).relu(), 0.3)
-        g.set_outputs([ops.mse_loss(h @ ops.parameter("b", (20, 3)), y)])
-    return g
-
-
 def batches(count: int = COUNT) -> list[Feed]:
     rng = np.random.default_rng(3)
     return [{"x": rng.normal(size=(8, 12)).astype(np.float32), "y": rng.normal(size=(8, 3)).astype(np.float32)}
@@ -41,7 +33,7 @@ def batches(count: int = COUNT) -> list[Feed]:
 
 
 def training(device: str, rule: str = "adam") -> Session:
-    session, _ = build(network(), SessionConfig("training", device))
+    session, _ = build(dropping(), SessionConfig("training", device))
     session.initialize(seed=1)
     if rule == "sgd":
         session.set_learning_rate(0.1)
