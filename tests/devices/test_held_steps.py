@@ -4,9 +4,12 @@ order of work are those of steps submitted one by one."""
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -161,6 +164,33 @@ def test_what_a_program_leaves_that_nobody_closed_is_dropped_without_another_cal
         time.sleep(0.001)
     assert ahead.is_submitted
     assert on_owner(program.download, 0).tolist() == [2.0]
+
+
+def test_a_program_may_be_collected_while_another_holds_a_step(load: Load) -> None:
+    """A collection begins between any two instructions, also of the call that wakes the watch."""
+    program, holding, spent = load(counting()), room.open().gpu.holding, list[int]()
+    ahead: Any = SimpleNamespace(queue=SimpleNamespace(spend=lambda where, ahead: spent.append(1)))
+
+    def collected(frame: Any, event: str, given: Any) -> Any:
+        sys.settrace(None)
+        holding.abandon({True: ahead})
+        sys.settrace(collected)
+        return collected
+
+    def hold() -> None:
+        sys.settrace(collected)
+        holding._rouse()
+        sys.settrace(None)
+
+    for awake in (False, True):
+        holding._awake = awake
+        thread = threading.Thread(target=hold, daemon=True)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
+    on_owner(program.wait)
+    on_owner(holding.settle)
+    assert spent and not holding.abandoned
 
 
 def test_of_a_lost_device_what_was_recorded_ahead_is_not_submitted(

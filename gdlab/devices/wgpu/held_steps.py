@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from gdlab.devices.base import StepCall
@@ -58,7 +59,8 @@ class HoldingPrograms:
         self.program: WgpuProgram | None = None
         self.ahead: weakref.WeakSet[WgpuProgram] = weakref.WeakSet()  # whose steps may be recorded ahead
         self.abandoned: deque[dict[bool, CommandsAhead]] = deque()  # by programs that were never closed
-        self._some = threading.Event()
+        self._wake: SimpleQueue[bool] = SimpleQueue()  # not an event: its lock may be held where a collection begins
+        self._awake = False
         self._thread: threading.Thread | None = None
 
     def hold(self, program: WgpuProgram, call: StepCall) -> None:
@@ -68,8 +70,7 @@ class HoldingPrograms:
             self.program = program
         program.held.calls.append(call)
         self._start()
-        if not self._some.is_set():
-            self._some.set()
+        self._rouse()
 
     def expect(self, program: WgpuProgram) -> None:
         """Be ready for steps of this program that are recorded ahead and that nobody submits."""
@@ -80,7 +81,12 @@ class HoldingPrograms:
         """Take what a program has recorded ahead that is gone now; on any thread, at any time."""
         if ahead:
             self.abandoned.append(ahead)
-            self._some.set()
+            self._rouse()
+
+    def _rouse(self) -> None:
+        if not self._awake:
+            self._awake = True
+            self._wake.put(True)
 
     def _start(self) -> None:
         if self._thread is None:
@@ -101,7 +107,7 @@ class HoldingPrograms:
 
     def _watch(self) -> None:
         """Settle, on a thread of its own, once no step has come for a while."""
-        while self._some.wait():
+        while self._wake.get():
             last, program = -1, self.program
             while program is not None or self.abandoned:
                 made = program.counters.forwards if program is not None else last
@@ -111,6 +117,6 @@ class HoldingPrograms:
                 del program  # it may be closed and freed meanwhile
                 time.sleep(HELD_SECONDS)
                 program = self.program
-            self._some.clear()
+            self._awake = False
             if self.program is not None or self.abandoned:  # since the last look
-                self._some.set()
+                self._rouse()

@@ -104,7 +104,7 @@ class CommandsAhead:
 
     @property
     def is_submitted(self) -> bool:
-        """Whether it was submitted."""
+        """Whether it was submitted, or released."""
         return self.commands is None
 
     def taken(self) -> Any:
