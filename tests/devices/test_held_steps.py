@@ -18,6 +18,7 @@ from machine import needs
 from networks import dropping
 from wgpu_plans import Load, counting, dispatch, doubling, loading, make_plan, on_owner, tensor
 
+from gdlab import ops
 from gdlab.base.errors import SessionError
 from gdlab.devices.base import SharedBuffers
 from gdlab.devices.wgpu import held_steps, plan_replay
@@ -25,6 +26,7 @@ from gdlab.devices.wgpu import wgpu_device as room
 from gdlab.devices.wgpu.held_steps import IN_A_ROW
 from gdlab.devices.wgpu.plan_replay import AT_ONCE, NO_UPDATE, WgpuProgram
 from gdlab.devices.wgpu.wgpu_queue import CommandsAhead, WgpuQueue
+from gdlab.graph import Graph
 from gdlab.session import Session, SessionConfig, build
 
 LONG = 60.0  # seconds without a step, after which nothing is submitted in a test
@@ -224,6 +226,42 @@ def test_an_error_of_a_recording_ahead_is_told_by_the_step_that_it_is_for(
     monkeypatch.undo()
     steps(program, 1)
     assert on_owner(program.losses, True) == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]
+
+
+def test_a_step_without_numbers_leaves_those_of_the_last_one(load: Load) -> None:
+    """Also where one with other numbers was expected: what it would have copied them from is mapped, and a submission
+    that reads mapped memory ends the process."""
+    program = load(counting())
+
+    def step(numbers: Any) -> list[float]:
+        on_owner(program.step, numbers)
+        on_owner(program.wait)
+        into = memoryview(bytearray(32))
+        on_owner(program.queue.read, "test", program.queue.scalars, into)
+        return into.cast("f").tolist()
+
+    for k in range(3):
+        assert step(np.full(8, k, np.float32)) == [float(k)] * 8
+    assert program.ahead[True].upload is not None
+    assert [step(None) for _ in range(3)] == [[2.0] * 8] * 3
+    assert step(np.full(8, 5, np.float32)) == [5.0] * 8
+    assert len(on_owner(program.losses, True)) == 7
+
+
+def test_a_session_steps_on_once_its_rule_is_cleared() -> None:
+    needs("wgpu")
+    with Graph() as g:
+        g.set_outputs([(ops.input("x", (4, 3)) @ ops.parameter("w", (3, 2))).square().mean_all()])
+    with build(g, SessionConfig("training", "wgpu"))[0] as session:
+        session.initialize(seed=1)
+        session.set_input("x", np.ones((4, 3), np.float32))
+        for rule in (lambda: session.set_adam(0.1), session.clear_optimizer, lambda: session.set_learning_rate(0.1)):
+            rule()
+            for _ in range(4):
+                session.step()
+                session.wait()
+        losses = [loss for _, loss in session.take_losses(True)]
+    assert len(losses) == 12 and len(set(losses[4:9])) == 1 and losses[8] > losses[9] > losses[11]
 
 
 def test_numbers_that_change_are_written_where_a_step_copies_them_from(

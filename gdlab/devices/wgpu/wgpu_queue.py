@@ -297,13 +297,15 @@ class WgpuQueue(Queue):
         """Submit what was recorded ahead, with the numbers of its step, and request its readback."""
         self._throttle()
         upload = ahead.upload
-        if upload is None or numbers is None:
+        if upload is None:
             self.set_scalars(where, numbers)
-        else:
-            given = np.ascontiguousarray(numbers, np.float32)
+        else:  # a step without numbers leaves those of the last one
+            last = np.zeros(upload.nbytes // 4) if self._written is None else self._written
+            given = np.ascontiguousarray(last if numbers is None else numbers, np.float32)
             self.check_alive(where)
             upload.fill(given)
-            self.changing, self._written = numbers is not self._written, numbers
+            self.changing = numbers is not None and numbers is not self._written
+            self._written = self._written if numbers is None else numbers
         submission = self.send(ahead.taken())
         self.counters.submissions += 1
         for item in ahead.items if counted else ():
