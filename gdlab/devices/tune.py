@@ -6,7 +6,6 @@ the machine does not decide; each was compared with that of the rules first.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -287,13 +286,14 @@ class _Bench:
 
 
 def product_piece(key: ProductKey, target: Target, schedule: Schedule | None = None) -> Piece:
-    """Return a product alone, with this schedule: rows, second operand, and as the key says the weight of the norm and
-    the factor of the second product."""
+    """Return a product alone, with this schedule: rows, second operand, and as the key says the weight of the norm,
+    factor and rows of the second product."""
     rows = TensorType((key.m, key.k) if key.a == "mk" else (key.k, key.m))
     factor = TensorType((key.k, key.n) if key.b == "kn" else (key.n, key.k), key.dtype)
-    types = (rows, factor, *[TensorType((key.k,))] * key.norm, *[factor] * key.dual)
+    types = (rows, factor, *[TensorType((key.k,))] * key.norm, *[factor] * key.dual, *[rows] * key.dual_rows)
     chosen = () if schedule is None else (TunedSchedule(str(key), schedule.params, 0, 0),)
-    return piece(_BUILDS[_op_of(key), key.norm, key.dual], types, replace(target, tuning=Tuning(chosen)), fuse=True)
+    build = _BUILDS[_op_of(key), key.norm, key.dual, key.dual_rows]
+    return piece(build, types, replace(target, tuning=Tuning(chosen)), fuse=True)
 
 
 def _op_of(key: ProductKey) -> str:
@@ -302,22 +302,24 @@ def _op_of(key: ProductKey) -> str:
     return "matmul" if key.a == "mk" else "matmul_at"
 
 
-def _build(name: str, norm: bool, dual: bool) -> Callable[..., Value]:
+def _build(name: str, norm: bool, dual: bool, dual_rows: bool) -> Callable[..., Value]:
     """Return the function in op notation of a product."""
 
     def build(rows: Value, factor: Value, *others: Value) -> Value:
         op, more = REGISTRY[name], list(others)
         rows = ops.rms_norm(rows, more.pop(0), eps=EPS) if norm else rows
         made: Value = op(rows, factor)
-        return ops.swiglu(made, op(rows, more.pop(0))) if dual else made
+        return ops.swiglu(made, op(more[-1] if dual_rows else rows, more[0])) if dual else made
 
     return build
 
 
 # made once: pieces are kept by function
-_BUILDS: Mapping[tuple[str, bool, bool], Callable[..., Value]] = {
-    form: _build(*form)
-    for form in itertools.product(("matmul", "matmul_at", "matmul_bt", "matmul_grad_a"), (False, True), (False, True))
+_BUILDS: Mapping[tuple[str, bool, bool, bool], Callable[..., Value]] = {
+    (name, norm, *dual): _build(name, norm, *dual)
+    for name in ("matmul", "matmul_at", "matmul_bt", "matmul_grad_a")
+    for norm in (False, True)
+    for dual in ((False, False), (True, False), (True, True))
 }
 
 

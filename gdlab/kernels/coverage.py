@@ -136,7 +136,9 @@ def _matmul(d: Dispatch) -> Coverage:
     assert p is not None  # the table asks by kernel
     weight = (Read(2, "row", 1, p.k),) if p.norm is not None else ()
     factor = (Read(p.dual_operand, "b", p.k, p.n),) if p.dual is not None else ()
-    reads = Read(0, "a", p.m, p.k), Read(1, "b", p.k, p.n), *weight, *factor, *_chain_reads(d, "epilogue", p.m * p.n)
+    apart = (Read(p.rows_operand, "a", p.m, p.k),) if p.dual_rows else ()
+    own = Read(0, "a", p.m, p.k), Read(1, "b", p.k, p.n), *weight, *factor, *apart
+    reads = (*own, *_chain_reads(d, "epilogue", p.m * p.n))
     kind = d.variant.split()[0]
     if kind == "tile":
         t = Tiling(*d.params)

@@ -36,7 +36,7 @@ def custom(text: WgslText, d: Dispatch) -> None:
     named = list(zip(c.names, d.operands, strict=False))
     uses = [(o.buffer, _is_wide(o) and f"{name}_four" in called) for name, o in named]
     uses += [(d.operands[k].buffer, by_four and may_be_wide(d.operands[k])) for k in chain_operands(d.epilogue)]
-    bindings = Bindings(d, widened([*uses, (d.output, by_four)]))
+    bindings = Bindings(d, widened([*uses, *((r.buffer, by_four) for r in d.stored)]))
     bindings.declare(text)
     integers = dict(c.integers)
     if "EACH" in integers:  # the schedule may share a row between more invocations than the op had in mind
@@ -73,7 +73,7 @@ def _defined(files: list[str]) -> set[str]:
 
 def _statistics(text: WgslText, called: set[str], c: Custom, bindings: Bindings, d: Dispatch) -> None:
     """Write `store_NAME(i, value)` for each further result that the file knows; empty if the dispatch lacks it."""
-    results = dict(zip(c.results, d.results[1:], strict=True))
+    results = dict(zip(c.results, d.results[1:], strict=False))
     for name in sorted(called):
         if name.startswith("store_"):
             r = results.get(name.removeprefix("store_"))

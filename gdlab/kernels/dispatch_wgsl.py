@@ -26,7 +26,7 @@ from gdlab.kernels.pieces import (
     widened,
 )
 from gdlab.kernels.product import Product, aligned
-from gdlab.kernels.stores import by_four, by_fours, constants, store, store4, whole_file
+from gdlab.kernels.stores import by_fours, chain_values, constants, results_by_four, store, store4, whole_file
 from gdlab.kernels.tiles import WRITERS
 from gdlab.kernels.update_kernel import update
 from gdlab.plan.dispatch import Dispatch
@@ -76,27 +76,39 @@ def _pointwise(text: WgslText, d: Dispatch) -> None:
     size, node = d.type.num_elements, d.epilogue[-1].node
     four = d.variant == "vec4" and d.type.dtype is DType.f32
     used = chain_operands(d.epilogue)
-    wide = widened([*((d.operands[k].buffer, four and may_be_wide(d.operands[k])) for k in used), (d.output, four)])
-    bindings = Bindings(d, wide)
+    reads = [(d.operands[k].buffer, four and may_be_wide(d.operands[k])) for k in used]
+    bindings = Bindings(d, widened([*reads, *((out, four) for out in d.outputs)]))
     bindings.declare(text)
     constants(text, SIZE=size, WIDTH=4 if d.variant == "vec4" else 1, GROUP=d.workgroup_size[0])
     with text.working(WORK):
-        chain_function(text, "chain", d.epilogue, (), bindings.type)
+        chain_function(text, "chain", d.epilogue, (), bindings.type, chain_values(d))
     text.add("fn point(i: u32) {")
     if four:
         for k in used:
             with text.working(read_part(k)):
                 text.add(f"    let x{k} = {bindings.four(d.operands[k])};", node)
         with text.working(WORK, STORE):
-            by_four(text, "out[i / 4u]", [f"x{k}" for k in used], d.epilogue, "chain", (), node)
+            results_by_four(text, d, bindings, "chain", (), node)
     else:
         for q in range(4 if d.variant == "vec4" else 1):
             at = f"i + {q}u" if q else "i"
             loads = [bindings.at(d.operands[k], at) for k in used]
             with text.working(*map(read_part, used), STORE):
-                text.add(f"    out[{at}] = {call('chain', (), loads)};", node)
+                _store_one(text, d, bindings, at, call("chain", (), loads))
     text.add("}\n")
     whole_file(text, "pointwise.wgsl")
+
+
+def _store_one(text: WgslText, d: Dispatch, bindings: Bindings, at: str, value: str) -> None:
+    """Write the stores of one element of every result of a pointwise dispatch."""
+    lines, node = chain_values(d), d.epilogue[-1].node
+    if not lines:
+        text.add(f"    out[{at}] = {value};", node)
+        return
+    text.add(f"    {{\n        let made = {value};", node)
+    for line, r in zip(lines, d.results, strict=True):
+        text.add(f"        {bindings.variable[r.buffer]}[{at}] = made.v{line};", r.node)
+    text.add("    }", node)
 
 
 def _matmul(text: WgslText, d: Dispatch) -> None:
@@ -110,8 +122,10 @@ def _matmul(text: WgslText, d: Dispatch) -> None:
     used = [d.operands[k] for k in chain_operands(d.epilogue)]
     weight = d.operands[2].buffer if p.norm is not None else a
     dual = d.operands[p.dual_operand].buffer if p.dual is not None else b
-    uses = [(a, wide_a), (weight, wide_a), (b, wide_b), (dual, wide_b), *((out, wide_out) for out in d.outputs)]
-    wide = widened([*uses, *((o.buffer, wide_out and may_be_wide(o)) for o in used)])
+    rows = d.operands[p.rows_operand].buffer if p.dual is not None else a
+    uses = [(a, wide_a), (rows, wide_a), (weight, wide_a), (b, wide_b), (dual, wide_b)]
+    uses += [*((out, wide_out) for out in d.outputs), *((o.buffer, wide_out and may_be_wide(o)) for o in used)]
+    wide = widened(uses)
     bindings = Bindings(d, wide, [o.buffer for o in d.operands if whole_blocks(d, o) and o.dtype not in BLOCKS])
     bindings.declare(text)
     text.add("")
@@ -121,7 +135,7 @@ def _matmul(text: WgslText, d: Dispatch) -> None:
     wide_b = b in wide or (four and not blocks)
     product = Product(p, bindings.variable[a], bindings.variable[b], a in wide, wide_b, d.output in wide, blocks,
                       bindings.variable[weight], weight in wide, bindings.variable[dual],
-                      d.operands[1].dtype)  # fmt: skip
+                      bindings.variable[rows] if rows != a else "", d.operands[1].dtype)  # fmt: skip
     WRITERS[kind](text, product, d.params)
 
 

@@ -217,13 +217,19 @@ def chain_operands(chain: Sequence[PointOp]) -> list[int]:
 
 
 # chains ---------------------------------------------------------------------------------------------------------------
-def chain_function(text: WgslText, name: str, chain: Sequence[PointOp], sums: Sequence[str], type: str) -> None:
-    """Write `fn name(…) -> f32` with one `let` per op; `sums` are its first parameters, for what the core computes."""
+def chain_function(
+    text: WgslText, name: str, chain: Sequence[PointOp], sums: Sequence[str], type: str, lines: Sequence[int] = ()
+) -> None:
+    """Write `fn name(…) -> f32` with one `let` per op; `sums` are its first parameters, for what the core computes.
+    With `lines` it returns the values of these lines, as fields `v{line}`."""
     parameters = (f"{each}: {type}" for each in (*sums, *(f"x{k}" for k in chain_operands(chain))))
-    text.add(f"fn {name}({', '.join(parameters)}) -> {type} {{")
+    if lines:
+        text.add(f"struct Values {{ {', '.join(f'v{i}: {type}' for i in lines)} }}\n")
+    text.add(f"fn {name}({', '.join(parameters)}) -> {'Values' if lines else type} {{")
     for i, line in enumerate(chain):
         text.add(f"    let v{i}: {type} = {expression(line)};  // {line.op}", line.node)
-    text.add(f"    return v{len(chain) - 1};\n}}\n")
+    value = f"Values({', '.join(f'v{i}' for i in lines)})" if lines else f"v{len(chain) - 1}"
+    text.add(f"    return {value};\n}}\n")
 
 
 def expression(line: PointOp, operands: Mapping[int, str] | None = None) -> str:

@@ -20,7 +20,8 @@ MAIN = """fn main(
 class Product:
     """A product and its variables: `a` and `b` name bindings, which hold vec4 where `wide_a`, `wide_b`, `wide_out`;
     `blocks_b`: four steps of a column of b are decoded together, `{b}_four(k, column)`; `weight` and `wide_weight` are
-    those of the norm of a's rows, `dual` is the second factor of a dual product, read as `b`; both are of `dtype`."""
+    those of the norm of a's rows; of a dual product `dual` is the second factor, read as `b`, both of `dtype`, and
+    `dual_rows` its rows, where they are not a."""
 
     p: Matmul
     a: str
@@ -32,6 +33,7 @@ class Product:
     weight: str = ""
     wide_weight: bool = False
     dual: str = ""
+    dual_rows: str = ""
     dtype: DType = DType.f32
 
     @property

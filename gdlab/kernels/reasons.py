@@ -156,9 +156,10 @@ def _inside(p: Matmul) -> Iterator[str]:
             "and divides the sums by the root of the mean square. No dispatch has to write the normalized rows first."
         )
     if p.dual is not None:
+        rows, reads = ("", "operands") if p.dual_rows else (" of the same rows", "factors")
         yield (
-            "Two products of the same rows in one kernel (a dual GEMM): each invocation reads the same place of both "
-            "factors, and the chain behind takes both results. Neither is written to memory."
+            f"Two products{rows} in one kernel (a dual GEMM): each invocation reads the same place of both {reads}, "
+            "and the chain behind takes both results."
         )
 
 
@@ -190,7 +191,9 @@ def _loaded_bytes(d: Dispatch, p: Matmul) -> str:
     left, right = (_element_bytes(o) for o in d.operands[:2])
     rows = p.m if d.variant.startswith("vector ") else 4
     weights = 0 if p.norm is None else a // rows * 4  # bytes: one for each element of a row that is loaded
-    loaded, alone = (a * left + products * b * right + weights) / (p.m * p.n), products * p.k * (left + right)
+    rows_read = products if p.dual_rows else 1
+    loaded = (rows_read * a * left + products * b * right + weights) / (p.m * p.n)
+    alone = products * p.k * (left + right)
     return f"Per result {_bytes(loaded)} are loaded; without tiles it would be {_bytes(alone)}."
 
 

@@ -15,7 +15,7 @@ from gdlab.kernels.pieces import (
     read_part,
     shader,
 )
-from gdlab.plan.dispatch import Dispatch, PointOp, scalar_places
+from gdlab.plan.dispatch import Dispatch, PointOp, Result, scalar_places
 
 
 def constants(text: WgslText, **values: int | float) -> None:
@@ -43,16 +43,22 @@ def store(text: WgslText, d: Dispatch, bindings: Bindings, node: int) -> None:
     dispatch computes two products."""
     used, sums = chain_operands(d.epilogue), sums_of(d)
     with text.working(STORE):
+        lines = chain_values(d)
         if d.epilogue:
-            chain_function(text, "after", d.epilogue, sums, "f32")
+            chain_function(text, "after", d.epilogue, sums, "f32", lines)
         value = call("after", ["value", *sums[1:]], [bindings.at(d.operands[k]) for k in used])
         value = value if d.epilogue else "value"
         values = "".join(f", {name}: {bindings.type}" for name in ("value", *sums[1:]))
         text.add(f"fn store(i: u32{values}) {{")
         with text.working(STORE, *map(read_part, used)):
+            if lines:
+                text.add(f"    let made = {value};", node)
+                value = f"made.v{lines[0]}"
             text.add(f"    let stored = {value};" if d.in_columns else f"    out[i] = {value};", node)
         if d.in_columns:
             _into_columns(text, d, bindings, "[{}]", node)
+        for r in d.stored[1:] if not d.in_columns else ():
+            text.add(f"    {bindings.variable[r.buffer]}[i] = {_value_of(r, 'made')};", r.node)
     text.add("}\n")
 
 
@@ -64,20 +70,55 @@ def store4(text: WgslText, d: Dispatch, bindings: Bindings, node: int) -> None:
         with text.working(STORE):
             text.add(f"fn store4(i: u32, value: vec4<f32>) {{\n    {each}\n}}\n")
         return
-    used, sums = chain_operands(d.epilogue), sums_of(d)
+    used, sums, lines = chain_operands(d.epilogue), sums_of(d), chain_values(d)
     values = "value", *sums[1:]
     with text.working(STORE):
         if d.epilogue:
-            chain_function(text, "after", d.epilogue, sums, "f32")
+            chain_function(text, "after", d.epilogue, sums, "f32", lines)
         text.add(f"fn store4(i: u32{''.join(f', {name}: vec4<f32>' for name in values)}) {{")
         for k in used:
             with text.working(read_part(k)):
                 text.add(f"    let x{k} = {bindings.four(d.operands[k])};", node)
-        place = "let stored" if d.in_columns else "out[i / 4u]"
-        by_four(text, place, [f"x{k}" for k in used], d.epilogue, "after", values, node)
         if d.in_columns:
+            by_four(text, "let stored", [f"x{k}" for k in used], d.epilogue, "after", values, node)
             _into_columns(text, d, bindings, "[({}) / 4u]", node)
+        else:
+            results_by_four(text, d, bindings, "after", values, node)
     text.add("}\n")
+
+
+def chain_values(d: Dispatch) -> list[int]:
+    """Return the lines of the epilogue whose values results hold, that of the first result first; empty where it has
+    only that one."""
+    lines = [r.value.index for r in d.results if r.value is not None and r.value.kind == "op"]
+    return [len(d.epilogue) - 1, *lines] if lines else []
+
+
+def results_by_four(
+    text: WgslText, d: Dispatch, bindings: Bindings, name: str, first: Sequence[str], node: int
+) -> None:
+    """Write the stores of every result that the epilogue makes, four neighbours `x{operand}` at a time."""
+    loads, lines = [f"x{k}" for k in chain_operands(d.epilogue)], chain_values(d)
+    if lines:
+        for q, line in zip("xyzw", four_calls(name, first, loads), strict=True):
+            text.add(f"    let made_{q} = {line};", node)
+        text.add(f"    out[i / 4u] = {_four_made(lines[0])};", node)
+    else:
+        by_four(text, "out[i / 4u]", loads, d.epilogue, name, first, node)
+    for r in d.stored[1:]:
+        assert r.value is not None  # none has columns here
+        value = _four_made(r.value.index) if r.value.kind == "op" else _value_of(r, "")
+        text.add(f"    {bindings.variable[r.buffer]}[i / 4u] = {value};", r.node)
+
+
+def _four_made(line: int) -> str:
+    return f"vec4<f32>({', '.join(f'made_{q}.v{line}' for q in 'xyzw')})"
+
+
+def _value_of(r: Result, made: str) -> str:
+    """Return the text of a result's own value: a line of the epilogue in `made`, or what the core computes."""
+    assert r.value is not None  # the caller looked
+    return f"{made}.v{r.value.index}" if r.value.kind == "op" else {"acc": "value", "dual": "dual"}[r.value.kind]
 
 
 def sums_of(d: Dispatch) -> tuple[str, ...]:

@@ -18,14 +18,17 @@ class Tile:
 
     The tile begins at variables `row` and `column`; elements beyond the edge repeat the last one, and are not stored.
     With `guard` steps beyond K add nothing. Where the product normalizes, a is read times the weights of the norm, and
-    the squares of each row are added up in `s{row}`. A dual product has sums `d{row}_{quad}` too.
+    the squares of each row are added up in `s{row}`. A dual product has sums `d{row}_{quad}` too, and `o{row}` where
+    its rows are not those of a.
     """
 
     def __init__(self, product: Product, rows: int, quads: int, guard: bool) -> None:
         self.product, self.p, self.rows, self.quads, self.guard = product, product.p, rows, quads, guard
         self.factors = [("b", "c", product.b, product.node)]  # what begins a factor's variables, its sums; its binding
+        self.rows_of = {"c": "a"}  # what begins the variables of rows, by sums
         if product.p.dual is not None:
             self.factors.append(("e", "d", product.dual, product.p.dual))
+            self.rows_of["d"] = "o" if product.dual_rows else "a"
 
     def sums(self, text: WgslText) -> None:
         """Declare the sums."""
@@ -80,8 +83,12 @@ class Tile:
     def steps(self, text: WgslText, indent: str, count: int = 4) -> None:
         """Load the elements of `count` steps from `k` on, and multiply."""
         with text.working(side_read("a")):
-            for line in self._load_a(count):
+            for line in self._load_a("a", self.product.a, count):
                 text.add(indent + line, self.product.node)
+        if self.p.dual is not None and self.product.dual_rows:
+            with text.working(read_part(self.p.rows_operand)):
+                for line in self._load_a("o", self.product.dual_rows, count):
+                    text.add(indent + line, self.p.dual)
         for b, _, variable, node in self.factors:
             with text.working(side_read("b") if b == "b" else read_part(self.p.dual_operand)):
                 for line in self._load_b(b, variable, count):
@@ -94,7 +101,7 @@ class Tile:
             for b, sums, _, node in self.factors:
                 for kk in range(count):
                     for r in range(self.rows):
-                        terms = (f"{sums}{r}_{j} += {self._a(r, kk)} * {b}{kk}_{j};" for j in range(self.quads))
+                        terms = (f"{sums}{r}_{j} += {self._a(sums, r, kk)} * {b}{kk}_{j};" for j in range(self.quads))
                         text.add(indent + " ".join(terms), node)
 
     def blocks(self, text: WgslText, indent: str, steps: int) -> None:
@@ -136,14 +143,15 @@ class Tile:
             for r in range(self.rows):
                 text.add(f"{indent}let x{r}_{i} = a{r}_{i} * w{i}; s{r} += dot(a{r}_{i}, a{r}_{i});", norm.node)
 
-    def _a(self, r: int, kk: int) -> str:
+    def _a(self, sums: str, r: int, kk: int) -> str:
+        name = self.rows_of[sums]
         if self.p.norm is not None:
             return f"x{r}.{LANES[kk]}"
         if self.p.a == "mk" and self.product.wide_a:
-            return f"a{r}.{LANES[kk]}"
+            return f"{name}{r}.{LANES[kk]}"
         if self.p.a == "km" and self._quad_rows():
-            return f"a{kk}_{r // 4}.{LANES[r % 4]}"
-        return f"a{r}_{kk}"
+            return f"{name}{kk}_{r // 4}.{LANES[r % 4]}"
+        return f"{name}{r}_{kk}"
 
     def _normalized(self) -> list[str]:
         """Return the lines that make `x{row}`, four elements of a row times their weights, and add their squares."""
@@ -155,24 +163,26 @@ class Tile:
             lines.append(f"let x{r} = {a} * w; s{r} += dot({a}, {a});")
         return lines
 
-    def _load_a(self, count: int) -> list[str]:
-        p, a = self.p, self.product.a
+    def _load_a(self, name: str, a: str, count: int) -> list[str]:
+        """Return the lines that read `{name}{row}…` from a binding, which is laid out as a."""
+        p = self.p
         if p.a == "mk":
             if self.product.wide_a:
-                return [f"let a{r} = {a}[(a{r}_at + k) / 4u];" for r in range(self.rows)]
+                return [f"let {name}{r} = {a}[(a{r}_at + k) / 4u];" for r in range(self.rows)]
             return [
-                f"let a{r}_{kk} = {self._safe(f'{a}[a{r}_at + {self._k(kk)}]', kk)};"
+                f"let {name}{r}_{kk} = {self._safe(f'{a}[a{r}_at + {self._k(kk)}]', kk)};"
                 for r in range(self.rows)
                 for kk in range(count)
             ]
         if self._quad_rows():
+            four = f"{a}[({{k}} * {p.m}u + a{{q}}_at) / 4u]"
             return [
-                f"let a{kk}_{q} = {self._safe(f'{a}[({self._k(kk)} * {p.m}u + a{q}_at) / 4u]', kk, 'vec4<f32>()')};"
+                f"let {name}{kk}_{q} = {self._safe(four.format(k=self._k(kk), q=q), kk, 'vec4<f32>()')};"
                 for kk in range(count)
                 for q in range(self.rows // 4)
             ]
         return [
-            f"let a{r}_{kk} = {self._safe(self._element(a, f'{self._k(kk)} * {p.m}u + a{r}_at'), kk)};"
+            f"let {name}{r}_{kk} = {self._safe(self._element(a, f'{self._k(kk)} * {p.m}u + a{r}_at'), kk)};"
             for r in range(self.rows)
             for kk in range(count)
         ]

@@ -36,8 +36,8 @@ _PARTS = ((1, 1), (1, 2), (1, 4), (2, 1), (1, 8), (4, 1), (2, 4), (1, 16), (2, 8
 @dataclass(frozen=True, slots=True)
 class ProductKey:
     """All that the schedule of a product depends on: its extents, the layouts of its operands, the dtype in which the
-    second one is stored, and whether it normalizes its rows and computes a second product of them. `str` is the name
-    under which its schedules are kept: `matmul 64x10x128 mk·kn f32`."""
+    second one is stored, and whether it normalizes its rows and computes a second product, of them or of other rows.
+    `str` is the name under which its schedules are kept: `matmul 64x10x128 mk·kn f32`."""
 
     m: int
     n: int
@@ -47,21 +47,23 @@ class ProductKey:
     dtype: DType = DType.f32
     norm: bool = False
     dual: bool = False
+    dual_rows: bool = False
 
     def __str__(self) -> str:
-        more = " norm" * self.norm + " dual" * self.dual
+        more = " norm" * self.norm + " dual" * self.dual + " rows" * self.dual_rows
         return f"matmul {self.m}x{self.n}x{self.k} {self.a}·{self.b} {self.dtype.name}{more}"
 
     @property
     def product(self) -> Matmul:
         """A product of this key, of no node."""
         norm = RowNorm(EPS, -1) if self.norm else None
-        return Matmul(self.m, self.n, self.k, self.a, self.b, -1, norm=norm, dual=-1 if self.dual else None)
+        dual = -1 if self.dual else None
+        return Matmul(self.m, self.n, self.k, self.a, self.b, -1, norm=norm, dual=dual, dual_rows=self.dual_rows)
 
 
 def key_of_product(p: Matmul, dtype: DType) -> ProductKey:
     """Return the key of a product whose second operand is stored in `dtype`."""
-    return ProductKey(p.m, p.n, p.k, p.a, p.b, dtype, p.norm is not None, p.dual is not None)
+    return ProductKey(p.m, p.n, p.k, p.a, p.b, dtype, p.norm is not None, p.dual is not None, p.dual_rows)
 
 
 def stored_dtype(operands: Sequence[Operand]) -> DType:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
+from gdlab.base.types import DType
 from gdlab.op import REGISTRY, Contraction, Elementwise, Leaf, Movement, Reduction, Shader, Statistic
 from gdlab.plan.dispatch import Matmul
 from gdlab.plan.labels import display
@@ -21,17 +23,21 @@ MAX_CHAIN = 64  # lines of one kernel: beyond, drivers take seconds to compile i
 @dataclass(slots=True)
 class TermCluster:
     """The terms of one dispatch: at most one core, a chain before it and one after it; `root` is the term it writes,
-    `norm` one that a product computes as it reads, `dual` a second product for the chain."""
+    `norm` one that a product computes as it reads, `dual` a second product for the chain. Clusters are lowered in the
+    order of `place`: that of the first term which it writes, since none of its readers comes before."""
 
     root: int
     size: int
+    place: int
     core: int = -1
     norm: int = -1
     dual: int = -1
+    rows: int = -1  # of the second product, where they are not those of the first
     prologue: list[int] = field(default_factory=list)
     epilogue: list[int] = field(default_factory=list)
     ranges: list[int] = field(default_factory=list)  # terms it writes instead of the core: columns of it
     statistics: list[int] = field(default_factory=list)  # terms it writes besides: values that the core computes
+    stored: list[int] = field(default_factory=list)  # and those of core, dual and epilogue that others read, too
     reads: dict[int, None] = field(default_factory=dict)  # terms with buffers of their own
 
     @property
@@ -101,6 +107,26 @@ class Clusters:
         self.product_of = {t: product for product, ranges in self.in_ranges.items() for t in ranges}
         self.statistics = _statistics(terms, needs) if options.fuse_dispatches else {}
 
+    @cached_property
+    def depth(self) -> list[int]:
+        """The most cores on any way to each term, its own included: how many groups it waits for, at least."""
+        depths: list[int] = []
+        for term in self.terms.terms:
+            before = [depths[t] for t, _, _ in operand_terms(term, self.terms)]
+            depths.append(max(before, default=0) + isinstance(term.op.kernel, _CORES))
+        return depths
+
+    @cached_property
+    def of_product(self) -> list[bool]:
+        """Whether each term is a product, or a chain on one, element for element."""
+        found: list[bool] = []
+        for term in self.terms.terms:
+            chain = isinstance(term.op.kernel, Elementwise)
+            reads = operand_terms(term, self.terms) if chain else []
+            product = isinstance(term.op.kernel, Contraction)
+            found.append(product or any(found[t] for t, whole, _ in reads if whole))
+        return found
+
     def assign(self) -> list[TermCluster]:
         """Return the clusters, in the order of the terms that they write."""
         for term in reversed(self.terms.terms):
@@ -109,8 +135,8 @@ class Clusters:
                 self._place(term)
         self.all.reverse()
         for cluster in self.all:
-            cluster.prologue.reverse()
-            cluster.epilogue.reverse()
+            for terms in (cluster.prologue, cluster.epilogue, cluster.stored):
+                terms.sort()
         self.missed.reverse()
         return self.all
 
@@ -121,25 +147,27 @@ class Clusters:
             product.reads.pop(term.id, None)  # once, also where both of its products read the rows
             product.reads |= dict.fromkeys(self.terms.base[i] for i in term.inputs)
         if products and all:
-            self.of[term.id] = products[0]
-            return
-        if (host := self._beside(term)) is not None:
-            host.dual, self.of[term.id] = term.id, host
-            del host.reads[term.id]
-            host.reads[self.terms.base[term.inputs[1]]] = None
+            self.of[term.id] = min(products, key=lambda host: host.place)
             return
         readers = self.needs.edges[term.id] if term.id not in self.in_ranges else []
         host, side, refusal = self._host(term, readers)
+        beside = self._beside(term, readers) if refusal is not None else None
+        if beside is not None:
+            host, side, refusal = beside, "epilogue", None
         if refusal is not None:
             if any(e.chain for e in readers) and self.options.fuse_dispatches and isinstance(
                 term.op.kernel, (Elementwise, Contraction)
             ):
                 self.missed.append(self._missed(term, readers, *refusal))
-            host = TermCluster(term.id, term.type.num_elements, ranges=self.in_ranges.get(term.id, []))
+            host = TermCluster(term.id, term.type.num_elements, term.id, ranges=self.in_ranges.get(term.id, []))
             self.all.append(host)
         assert host is not None  # either joined or made above
         self.of[term.id], self.side[term.id] = host, side
-        if isinstance(term.op.kernel, _CORES):
+        if isinstance(term.op.kernel, _CORES) and host.core >= 0:
+            host.dual = term.id
+            (own, _), (rows, _) = (self.terms.terms[t].inputs for t in (host.core, term.id))
+            host.rows = -1 if self.terms.base[own] == self.terms.base[rows] else self.terms.base[rows]
+        elif isinstance(term.op.kernel, _CORES):
             host.core = term.id
             self._take_statistics(host, term)
         else:
@@ -160,9 +188,9 @@ class Clusters:
                 continue
             reads = {*host.reads, *(self.terms.base[i] for i in term.inputs)} - {term.id}
             rows, other = (self.terms.base[i] for i in core.inputs)
-            product = product_of(core, self.terms)
+            product = replace(product_of(core, self.terms), dual_rows=host.rows >= 0)
             alone = rows == term.id != other and product.k == term.type.shape[-1]
-            fits = len(reads) + max(1, len(host.ranges)) <= self.limits.storage_buffers
+            fits = len(reads) + max(1, len(host.ranges)) + len(host.stored) <= self.limits.storage_buffers
             at_work = product_kernel(product, self.target)
             if alone and fits and normalizes(product, at_work):
                 found[edge] = host, at_work
@@ -170,24 +198,81 @@ class Clusters:
             return [host for host, _ in found.values()], True
         return [host for host, at_work in found.values() if at_work == "k-parallel"], False
 
-    def _beside(self, term: Term) -> TermCluster | None:
-        """Return the cluster of a product of the same rows that can compute this one too: its chain alone reads it."""
-        hosts = {id(host): host for e in self.needs.edges[term.id] if (host := self.of[e.reader]) is not None}
-        if len(hosts) != 1 or not self.rows_once or not isinstance(term.op.kernel, Contraction):
+    def _beside(self, term: Term, readers: list[TermEdge]) -> TermCluster | None:
+        """Return the cluster whose chain reads a term and which can compute it, though it is a second product or, of a
+        product or a chain on one, others read it, too. Those come later and read what the cluster stores; clusters that
+        are chains alone join the first. Nothing waits longer for it: what the cluster reads is there before the term.
+        """
+        if not self.rows_once or self.needs.protected[term.id] or not readers:
             return None
-        (host,) = hosts.values()
-        core = self.terms.terms[host.core] if host.core >= 0 else None
-        if core is None or not isinstance(core.op.kernel, Contraction) or host.ranges or host.dual >= 0:
+        chains = {id(host): host for e in readers if (host := self._chain_of(e)) is not None}
+        hosts = sorted(chains.values(), key=lambda host: host.place)
+        hosts = [host for host in hosts if host is hosts[0] or (_is_chain(host) and self._stores(term, [host]))]
+        others = [e for e in readers if self._chain_of(e) not in hosts]
+        if not hosts or any(self._place_of(e) <= hosts[0].place for e in others):
             return None
-        inside = all(e.whole and e.chain and e.reader in host.epilogue for e in self.needs.edges[term.id])
-        if not inside or self.needs.protected[term.id] or term.id in self.in_ranges:
+        if (others or len(hosts) > 1) and not self._stores(term, hosts):
             return None
-        (a, b), (own, factor) = ([self.terms.base[i] for i in each.inputs] for each in (core, term))
-        product, stored = product_of(core, self.terms), [self.terms.terms[i].type.dtype for i in (b, factor)]
-        alike = product_of(term, self.terms) == replace(product, node=term.node) and stored[0] == stored[1]
-        buffers = len({*host.reads, factor} - {term.id}) + 1
-        fits = alike and a == own and buffers <= self.limits.storage_buffers
-        return host if fits and doubles(product, product_kernel(product, self.target)) else None
+        reads = {t: None for host in hosts for t in host.reads if t != term.id}
+        results = sum(1 + len(host.statistics) + len(host.stored) for host in hosts) + bool(others)
+        joined = replace(hosts[0], reads=reads, epilogue=[t for host in hosts for t in host.epilogue])
+        reason = self._misfit(term, joined, "epilogue", results)
+        if reason is not None and not (hosts[0].core >= 0 and self._doubles(term, joined, results)):
+            return None
+        self._join(hosts, reads)
+        if others:
+            hosts[0].stored.append(term.id)
+        return hosts[0]
+
+    def _chain_of(self, edge: TermEdge) -> TermCluster | None:
+        """Return the cluster whose epilogue reads a term, element for element, if one does."""
+        host = self.of[edge.reader]
+        inside = host is not None and edge.whole and edge.chain and edge.reader in host.epilogue
+        return host if inside else None
+
+    def _place_of(self, edge: TermEdge) -> int:
+        """Return the place of the cluster that reads; of a reader before the term at hand its own."""
+        host = self.of[edge.reader]
+        return edge.reader if host is None else host.place
+
+    def _stores(self, term: Term, hosts: list[TermCluster]) -> bool:
+        """Return whether clusters can be one that stores a term, too, as soon as it could be stored alone."""
+        terms = self.terms.terms
+        late = any(t > term.id and not is_leaf(terms[t]) for host in hosts for t in host.reads)
+        if late or not self.target.merges or not self.of_product[term.id]:
+            return False
+        written = (term, *(terms[host.root] for host in hosts))
+        alike = {(t.type.num_elements, t.type.dtype, t.backward) for t in written}
+        return alike == {(term.type.num_elements, DType.f32, term.backward)} and not any(host.ranges for host in hosts)
+
+    def _join(self, hosts: list[TermCluster], reads: dict[int, None]) -> None:
+        """Make one cluster of several: the first, which writes what all of them write."""
+        first, *others = hosts
+        for host in others:
+            self.all.remove(host)
+            for member in host.members:
+                self.of[member] = first
+            first.epilogue += host.epilogue
+            first.stored += [*host.stored, min(first.root, host.root)]
+            first.root = max(first.root, host.root)
+        first.reads = reads
+
+    def _doubles(self, term: Term, host: TermCluster, results: int) -> bool:
+        """Return whether the cluster of a product can compute another one for its chain: of the same rows, or of rows
+        that are there at the same time (an earlier product runs beside what the others wait for)."""
+        core = self.terms.terms[host.core]
+        both = isinstance(core.op.kernel, Contraction) and isinstance(term.op.kernel, Contraction)
+        if not both or host.ranges or host.dual >= 0 or term.id in self.in_ranges:
+            return False
+        own, more = ([self.terms.base[i] for i in each.inputs] for each in (core, term))
+        dtypes = [[self.terms.terms[i].type.dtype for i in inputs] for inputs in (own, more)]
+        product = product_of(core, self.terms)
+        alike = product_of(term, self.terms) == replace(product, node=term.node) and dtypes[0] == dtypes[1]
+        product = replace(product, dual_rows=own[0] != more[0])
+        if product.dual_rows and (not self.target.merges or self.depth[more[0]] != self.depth[own[0]]):
+            return False
+        fits = alike and len({*host.reads, *more}) + results <= self.limits.storage_buffers
+        return fits and doubles(product, product_kernel(product, self.target))
 
     def _host(self, term: Term, readers: list[TermEdge]) -> tuple[TermCluster | None, Side, tuple[str, str] | None]:
         """Return the cluster that can take the term, and the side of its core; else the reason in words."""
@@ -211,7 +296,7 @@ class Clusters:
     def _take_statistics(self, host: TermCluster, core: Term) -> None:
         """Let the dispatch write statistics that its kernel computes anyway, instead of dispatches of their own."""
         known = core.op.kernel.statistics if isinstance(core.op.kernel, Shader) else ()
-        buffers = len({*host.reads, *(self.terms.base[i] for i in core.inputs)} - {core.id}) + 1
+        buffers = len({*host.reads, *(self.terms.base[i] for i in core.inputs)} - {core.id}) + 1 + len(host.stored)
         for statistic in known:
             taken = self._asked_for(statistic, host, core)
             if taken is not None and buffers + len(host.statistics) < self.limits.storage_buffers:
@@ -227,7 +312,7 @@ class Clusters:
         for term in self.statistics.get((statistic.op, operands), []):
             wanted, alone = dict(term.attrs), self.of[term.id]
             joined = alone is not None and (alone.root, alone.members) != (term.id, [term.id])
-            early = any(e.reader <= host.root for e in self.needs.edges[term.id])
+            early = any(self._place_of(e) <= host.place for e in self.needs.edges[term.id])
             if not joined and not early and statistic.attrs(dict(core.attrs), wanted) == wanted:
                 return term
         return None
@@ -236,7 +321,7 @@ class Clusters:
         core = isinstance(self.terms.terms[reader].op.kernel, _CORES)
         return "prologue" if core else self.side[reader]
 
-    def _misfit(self, term: Term, host: TermCluster, side: Side) -> tuple[str, str] | None:
+    def _misfit(self, term: Term, host: TermCluster, side: Side, results: int = 0) -> tuple[str, str] | None:
         if isinstance(term.op.kernel, _CORES) and (host.core >= 0 or side == "prologue"):
             return "kernel", f"its reader's dispatch has a core already: {self._op(host.core)}"
         if not isinstance(term.op.kernel, (*_CORES, Elementwise)):
@@ -246,7 +331,7 @@ class Clusters:
         reads = {*host.reads, *(t for t, _, _ in operand_terms(term, self.terms))} - {term.id}
         kernels = (self.terms.terms[t].op.kernel for t in (term.id, host.core) if t >= 0)
         reads |= {-1 for kernel in kernels if isinstance(kernel, Shader) and kernel.scalars}  # one more binding
-        count = len(reads) + 1 + len(host.statistics)
+        count = len(reads) + (results or 1 + len(host.statistics) + len(host.stored))
         if count > self.limits.storage_buffers:
             return "bindings", f"{count} buffers in one dispatch, wanted at most {self.limits.storage_buffers}"
         return None
@@ -260,6 +345,11 @@ class Clusters:
 
     def _node(self, term: int) -> int:
         return self.terms.terms[term].node
+
+
+def _is_chain(cluster: TermCluster) -> bool:
+    """Return whether a cluster has no core, and results only of its chain."""
+    return cluster.core < 0 and not cluster.ranges and not cluster.statistics
 
 
 def _statistics(terms: Terms, needs: Needs) -> dict[tuple[str, tuple[int, ...]], list[Term]]:

@@ -23,7 +23,7 @@ from gdlab.plan.verify import verify
 
 _PORTABLE = Target.portable()
 _DEFAULT = CompileOptions()
-VERSION = 3
+VERSION = 4
 
 
 def compile(
@@ -185,7 +185,7 @@ def _fingerprint(graph: Graph, mode: PlanMode, options: CompileOptions, target: 
     h = hashlib.sha256(f"gdlab plan {VERSION}".encode())
     h.update(graph.fingerprint().encode())
     limits = _values(target.limits)
-    facts = mode, _values(options), target.kind, target.adapter_class, limits, target.tuning.digest
+    facts = mode, _values(options), target.kind, target.adapter_class, limits, target.tuning.digest, target.merges
     h.update(repr(facts).encode())
     return h.hexdigest()
 

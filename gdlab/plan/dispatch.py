@@ -87,8 +87,8 @@ class Matmul:
 
     In several `parts` it is out[part, m, n]: every part over some of the steps k, for another dispatch to add. A
     product of few rows, or with K in parts in a workgroup, may normalize those of a: `norm`. It may compute a second
-    product of the same rows, of node `dual`, for the epilogue alone (a dual GEMM): its factor, like b, is operand
-    `dual_operand`.
+    product of the same extents and layouts, of node `dual`, for the epilogue (a dual GEMM): its factor, like b, is
+    operand `dual_operand`; its rows are those of a or, with K in parts and `dual_rows`, operand `rows_operand`.
     """
 
     m: int
@@ -100,11 +100,17 @@ class Matmul:
     parts: int = 1
     norm: RowNorm | None = None
     dual: int | None = None
+    dual_rows: bool = False
 
     @property
     def dual_operand(self) -> int:
         """The operand of the second product's factor, behind the weight of the norm."""
         return 2 if self.norm is None else 3
+
+    @property
+    def rows_operand(self) -> int:
+        """The operand of the second product's rows: behind its factor, or operand 0."""
+        return self.dual_operand + 1 if self.dual_rows else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +161,14 @@ class Columns:
 @dataclass(frozen=True, slots=True)
 class Result:
     """A tensor that a dispatch writes in full: its buffer, its type, the node whose value it is (−1: of none, a partial
-    sum or a state), and its `columns` where a product is stored in ranges."""
+    sum or a state), its `columns` where a product is stored in ranges, and its `value` where that is another than the
+    last of the epilogue: what the core computes ("acc", "dual"), or a line of the epilogue ("op")."""
 
     buffer: int
     type: TensorType
     node: int = -1
     columns: Columns | None = None
+    value: Arg | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +223,10 @@ class Dispatch:
     product, all of its own for a `custom` one and an `update`), or the last value of `prologue`, a chain evaluated per
     element read; `epilogue` is a chain on its result (`acc`), evaluated per element written. A `pointwise` dispatch is
     its `epilogue` alone. Each of `results` is written in full: the first by the epilogue, or where they have `columns`
-    each range of columns by it; the others of a `custom` core by its file (`Custom.results` are their names there).
-    Columns of no result are not stored. The results of an `update` are its parameters. `in_place` (read and written
-    through one binding) occurs in updates and cache writes. `params` are the numbers of the variant: rows and columns
-    of a tile, or results and lanes of a group.
+    each range of columns by it; the others of a `custom` core by its file (`Custom.results` are their names there);
+    those with a `value` of their own, behind them, by the epilogue. Columns of no result are not stored. The results
+    of an `update` are its parameters. `in_place` (read and written through one binding) occurs in updates and cache
+    writes. `params` are the numbers of the variant: rows and columns of a tile, or results and lanes of a group.
     """
 
     index: int
@@ -287,6 +295,12 @@ class Dispatch:
     def outputs(self) -> tuple[int, ...]:
         """Buffers of its results."""
         return tuple(r.buffer for r in self.results)
+
+    @cached_property
+    def stored(self) -> tuple[Result, ...]:
+        """The results that the epilogue writes: all in ranges of columns, or the first and those with a value of their
+        own, which have its size and dtype."""
+        return tuple(r for k, r in enumerate(self.results) if k == 0 or r.columns is not None or r.value is not None)
 
     @property
     def output(self) -> int:

@@ -17,7 +17,7 @@ def source_hash(d: Dispatch) -> str:
     r, m, c, g = d.reduce, d.matmul, d.custom, d.gather
     core = (
         r and (r.combine, r.finish, r.outer, r.length, r.inner, r.count),
-        m and (m.m, m.n, m.k, m.a, m.b, m.parts, m.norm and repr(m.norm.eps), m.dual is None),
+        m and (m.m, m.n, m.k, m.a, m.b, m.parts, m.norm and repr(m.norm.eps), m.dual is None, m.dual_rows),
         c and (c.file, c.names, c.units, c.length, c.integers, repr(c.numbers), c.tables, c.results),
         g and (g.shape, g.offset, g.axes, repr(g.fill)),
         d.update and (d.update.rule, tuple(_update_key(p, place) for p in d.update.parameters)),
@@ -26,7 +26,8 @@ def source_hash(d: Dispatch) -> str:
     schedule = d.variant, d.params, d.workgroup_size
     chains = _lines(d.prologue), _lines(d.epilogue)
     columns = (r.columns and (r.columns.start, r.columns.stop, r.columns.width) for r in d.results)
-    results = d.num_elements, *((r.type.dtype, c) for r, c in zip(d.results, columns, strict=True))
+    values = (r.value and (r.value.kind, r.value.index) for r in d.results)
+    results = d.num_elements, *((r.type.dtype, c, v) for r, c, v in zip(d.results, columns, values, strict=True))
     return _digest((d.kernel, d.label, results, operands, written, core, chains, schedule, d.scalars))
 
 

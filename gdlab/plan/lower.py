@@ -210,7 +210,9 @@ class Lowering:
             product = replace(product, norm=RowNorm(dict(norm.attrs)["eps"], norm.node))
         if parts.cluster.dual >= 0:
             dual = self.terms.terms[parts.cluster.dual]
-            inputs, product = (*inputs, dual.inputs[1]), replace(product, dual=dual.node)
+            apart = parts.cluster.rows >= 0
+            inputs = (*inputs, dual.inputs[1], *dual.inputs[:1] * apart)
+            product = replace(product, dual=dual.node, dual_rows=apart)
         parts.read_whole(inputs)
         schedule = schedule_of(product, self.target, self.tile, stored_dtype(parts.operands))
         split = spread.split_of(schedule)
@@ -248,11 +250,13 @@ class Lowering:
             flops=flops + m * n * len(chain),
         )  # fmt: skip
 
-    def _results(self, root: Term, cluster: TermCluster) -> tuple[Result, ...]:
-        """Make and return the results of a cluster: those of root and statistics, or one per column range."""
+    def _results(self, root: Term, parts: Parts) -> tuple[Result, ...]:
+        """Make and return the results of a cluster: those of root, statistics and what it stores besides, or one per
+        column range."""
+        cluster, terms = parts.cluster, self.terms.terms
         if not cluster.ranges:
-            written = root, *(self.terms.terms[t] for t in cluster.statistics)
-            return tuple(Result(self._result(t), t.type, t.node) for t in written)
+            own = dict.fromkeys((root.id, *cluster.statistics)) | {t: parts.made(t) for t in cluster.stored}
+            return tuple(Result(self._result(terms[t]), terms[t].type, terms[t].node, None, v) for t, v in own.items())
         width, results = self.terms.terms[cluster.core].type.shape[1], []
         for term in (self.terms.terms[t] for t in cluster.ranges):
             ends = dict(term.attrs)
@@ -375,7 +379,7 @@ class Lowering:
         outputs = dict.fromkeys(self.graph.output_ids)
         nodes = [n for n in outputs if self.terms.base[self.terms.term_of[n]] == leaf.id]
         buffer = self.out.copies[leaf.id] = self._buffer(leaf.type, kind, name, nodes)
-        parts = Parts(self, TermCluster(leaf.id, leaf.type.num_elements), None)
+        parts = Parts(self, TermCluster(leaf.id, leaf.type.num_elements, leaf.id), None)
         parts.operand(leaf.id, "full", 1, leaf.type.shape)
         line = PointOp(COPY, "x", ("x",), (Arg("operand", 0),), (), nodes[0])
         size = leaf.type.num_elements
@@ -386,7 +390,7 @@ class Lowering:
         )  # fmt: skip
 
     def _emit(self, kernel: str, root: Term, parts: Parts, label: str, schedule: Schedule, **fields: Any) -> None:
-        self._append(kernel, root, parts, label, schedule, self._results(root, parts.cluster), **fields)
+        self._append(kernel, root, parts, label, schedule, self._results(root, parts), **fields)
 
     def _append(
         self,
@@ -416,7 +420,7 @@ class Lowering:
     def _origin(self, cluster: TermCluster) -> tuple[int, ...]:
         """Return the nodes that a cluster computes, and those it reads as literals, aliases or by broadcast access."""
         terms, found = self.terms, dict.fromkeys(self.holders.get(cluster.root, ()))
-        for root in (*cluster.ranges, *cluster.statistics):
+        for root in (*cluster.ranges, *cluster.statistics, *cluster.stored):
             found.update(dict.fromkeys(self.holders.get(root, ())))
         for member in cluster.members:
             found.update(dict.fromkeys(terms.terms[member].nodes))

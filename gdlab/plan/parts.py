@@ -23,6 +23,7 @@ class Parts:
         self.lowering, self.cluster, self.core = lowering, cluster, core
         self.operands: list[Operand] = []
         self.index: dict[tuple[int, str, int], int] = {}
+        self.line_of: dict[int, int] = {}  # term → line of the chain that was written last
 
     def operand(self, term: int, access: str, extent: int, shape: Shape) -> int:
         """Return the number of this view among the operands; a new view is appended."""
@@ -60,27 +61,33 @@ class Parts:
         return self._chain(self.cluster.epilogue)
 
     def _chain(self, members: list[int]) -> tuple[PointOp, ...]:
-        terms, place, lines = self.lowering.terms, dict[int, int](), list[PointOp]()
+        terms, lines = self.lowering.terms, list[PointOp]()
+        self.line_of = {}
         for member in members:
             term = terms.terms[member]
             kernel = term.op.kernel
             assert isinstance(kernel, Elementwise)  # chains hold nothing else
-            args = tuple(self._arg(view, place) for view in terms.reads[member])
-            place[member] = len(lines)
+            args = tuple(map(self._arg, terms.reads[member]))
+            self.line_of[member] = len(lines)
             lines.append(PointOp(term.op.name, kernel.text(term.attrs), term.op.operands, args, term.attrs, term.node))
         return tuple(lines)
 
-    def _arg(self, view: View, place: dict[int, int]) -> Arg:
+    def _arg(self, view: View) -> Arg:
         if view.is_literal:
             return Arg("literal", value=view.value)
-        if view.term in place:
-            return Arg("op", place[view.term])
-        if self.core is not None and view.term == self.core.id:
-            return Arg("acc")
-        if view.term == self.cluster.dual:
-            return Arg("dual")
+        if (made := self.made(view.term)) is not None:
+            return made
         shape = self.lowering.terms.terms[view.term].type.shape
         return Arg("operand", self.operand(view.term, view.access, view.extent, shape))
+
+
+    def made(self, term: int) -> Arg | None:
+        """Return the value of a term that the dispatch computes after its prologue; None of one that it reads."""
+        if term in self.line_of:
+            return Arg("op", self.line_of[term])
+        if self.core is not None and term == self.core.id:
+            return Arg("acc")
+        return Arg("dual") if term == self.cluster.dual else None
 
 
 def literal(value: float, node: int) -> PointOp:

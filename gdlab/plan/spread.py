@@ -295,18 +295,18 @@ def of_few_rows(p: Matmul) -> bool:
 
 
 def doubles(p: Matmul, kernel: str) -> bool:
-    """Return whether a product may compute a second one of the same rows in this kernel: of few enough for the
-    registers, or in parts of K."""
+    """Return whether a product may compute a second one in this kernel: in parts of K, or of the same rows, few enough
+    for the registers."""
     if kernel == "k-parallel":
         return p.m * p.n * p.k <= DUAL_WORK
-    return kernel == "vector" and of_few_rows(p) and p.m <= DUAL_ROWS
+    return kernel == "vector" and of_few_rows(p) and p.m <= DUAL_ROWS and not p.dual_rows
 
 
 def normalizes(p: Matmul, kernel: str) -> bool:
     """Return whether a product normalizes its rows as it reads them in this kernel, four elements at a time: so few
     rows, or so little work, that one dispatch less is worth more than what every workgroup then reads and squares
     again."""
-    if p.a == "km" or p.k % 4:
+    if p.a == "km" or p.k % 4 or p.dual_rows:
         return False
     if kernel == "k-parallel":
         return p.m * p.n * p.k <= NORMALIZED_WORK

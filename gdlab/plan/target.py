@@ -74,12 +74,15 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of a plan: kind of device, class of adapter (decides schedules), limits, tuned schedules."""
+    """The target of a plan: kind of device, class of adapter (decides schedules), limits, tuned schedules. With
+    `merges` the dispatch of a product also stores what others read of it (XLA calls that multi-output fusion), and
+    adds a product of other rows: fewer barrier groups, which hardware waits for."""
 
     kind: Literal["wgpu", "cpu"]
     adapter_class: AdapterClass
     limits: Limits
     tuning: Tuning = Tuning()
+    merges: bool = False
 
     @staticmethod
     def portable() -> Target:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gdlab.base.errors import CompileError
+from gdlab.base.types import DType
 from gdlab.plan.candidates import K_ROWS
 from gdlab.plan.dispatch import Arg, Dispatch, Matmul, Operand, PointOp, UpdateCore
 from gdlab.plan.records import ExecutionPlan, MemoryPlan, PlanBuffer, Update
@@ -114,6 +115,7 @@ def _check_fields(where: str, d: Dispatch, buffers: Sequence[PlanBuffer]) -> Non
         _check_chain(where, d, d.epilogue, outer, buffers, (*sums, *dual))
         if outer != d.num_elements:
             raise CompileError(where, "elements", outer, f"{d.num_elements} ({d.type})")
+        _check_values(where, d, (*sums, *dual))
 
 
 def _check_results(where: str, d: Dispatch, buffers: Sequence[PlanBuffer]) -> None:
@@ -131,8 +133,9 @@ def _check_results(where: str, d: Dispatch, buffers: Sequence[PlanBuffer]) -> No
     if any(r.columns is not None for r in d.results):
         return _check_columns(where, d)
     named = 1 + len(d.custom.results) if d.custom is not None else 1
-    if len(d.results) != named:
-        raise CompileError(where, "outputs", len(d.results), f"{named}: the results that its kernel names")
+    plain = sum(r.value is None for r in d.results)
+    if plain != named or any(r.value is not None for r in d.results[:named]):
+        raise CompileError(where, "outputs", plain, f"{named}: the results that its kernel names, before other values")
 
 
 def _check_update(where: str, d: Dispatch, core: UpdateCore, buffers: Sequence[PlanBuffer]) -> None:
@@ -169,6 +172,18 @@ def _check_columns(where: str, d: Dispatch) -> None:
         if not 0 <= c.start < c.stop <= width or r.type.shape != (rows, c.stop - c.start):
             wanted = f"{r.type.num_elements // rows} of {width}, which fill buffer {r.buffer}"
             raise CompileError(where, "columns", f"{c.start} … {c.stop - 1}", wanted)
+
+
+def _check_values(where: str, d: Dispatch, sums: Sequence[str]) -> None:
+    """Check that results with a value of their own are of the size of the first, and of what the dispatch computes."""
+    for r in d.results:
+        if r.value is None:
+            continue
+        if r.type.num_elements != d.num_elements or {r.type.dtype, d.type.dtype} != {DType.f32} or d.in_columns:
+            raise CompileError(where, f"result in buffer {r.buffer}", str(r.type), f"f32 elements of {d.type}")
+        kind, index = r.value.kind, r.value.index
+        if kind not in ("op", *sums) or (kind == "op" and not 0 <= index < len(d.epilogue)):
+            raise CompileError(where, f"result in buffer {r.buffer}", f"{kind} {index}", "a value of its epilogue")
 
 
 def _check_operand(where: str, number: int, operand: Operand, domain: int, buffers: Sequence[PlanBuffer]) -> None:
@@ -223,7 +238,8 @@ def _matmul_domains(d: Dispatch) -> Domains:
         given = f"{d.variant} of {p.m}x{p.n}x{p.k}, {len(d.operands)} operands"
         raise CompileError(f"dispatch {d.index}", "dual product", given, "few rows or K in parts, factors of one dtype")
     weight, factor = () if p.norm is None else (p.k,), () if p.dual is None else (p.k * p.n,)
-    return (p.m * p.k, p.k * p.n, *weight, *factor), 0, p.parts * p.m * p.n
+    rows = (p.m * p.k,) if p.dual is not None and p.dual_rows else ()
+    return (p.m * p.k, p.k * p.n, *weight, *factor, *rows), 0, p.parts * p.m * p.n
 
 
 def _fits_kernel(d: Dispatch) -> bool:
@@ -234,7 +250,10 @@ def _fits_kernel(d: Dispatch) -> bool:
 
 
 def _alike_factors(d: Dispatch, p: Matmul) -> bool:
-    return len(d.operands) > p.dual_operand and d.operands[1].dtype == d.operands[p.dual_operand].dtype
+    if len(d.operands) <= max(p.dual_operand, p.rows_operand):
+        return False
+    pairs = (1, p.dual_operand), (0, p.rows_operand)
+    return all(d.operands[one].dtype == d.operands[other].dtype for one, other in pairs)
 
 
 def _reduce_domains(d: Dispatch) -> Domains:

@@ -243,9 +243,9 @@ def test_outputs_of_inference_have_no_gradients(device: str) -> None:
 
 # on hardware ----------------------------------------------------------------------------------------------------------
 @both
-def test_gates_stay_apart_for_inference_on_hardware(form: Form) -> None:
-    """One dispatch computes both products and the gate there; not where the caller asks for packed weights, or shares
-    those of a session that has packed them."""
+def test_gates_stay_apart_on_hardware(form: Form) -> None:
+    """One dispatch computes both products and the gate there, and where dispatches merge stores both for training; not
+    where the caller asks for packed weights, or shares those of a session that has packed them."""
     needs("wgpu")
     hardware = copy.copy(resolve_device("wgpu"))
     hardware.target = replace(hardware.target, adapter_class="hardware")
@@ -257,6 +257,22 @@ def test_gates_stay_apart_for_inference_on_hardware(form: Form) -> None:
     def packs(session: Session) -> bool:
         return bool(session.plan().derived_params)
 
+    merging = copy.copy(hardware)
+    merging.target = replace(hardware.target, merges=True)
+    with opened("training", merging) as trained, opened("training", "wgpu") as software:
+        assert not packs(trained) and packs(software)
+        for session in (trained, software):
+            session.initialize(7)
+            session.set_learning_rate(0.1)
+            session.set_input("x", np.ones((4, K)))
+            session.set_input("y", np.zeros((4, 2)))
+            for _ in range(3):
+                session.step()
+        losses = [[loss for _, loss in session.take_losses(True)] for session in (trained, software)]
+        np.testing.assert_allclose(*losses, rtol=1e-4)
+        for name in ("gate", "up"):
+            np.testing.assert_allclose(trained.read_param(name), software.read_param(name), rtol=1e-3, atol=1e-5)
+        assert any(r.value for d in trained.plan().dispatches for r in d.results)
     with opened("inference") as apart, opened("training") as trained, opened("inference", "wgpu") as software:
         assert [packs(s) for s in (apart, trained, software)] == [False, True, True]
         with opened("inference", share_parameters_from=trained) as shared:

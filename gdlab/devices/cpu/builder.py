@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -121,15 +121,28 @@ class NumpyKernelBuilder:
         value = build(expr, {name: array(data) for name, data in operands.items()})
         self.calls += emit(value, out, self.scratch, self.taken)
 
-    def chain(
-        self, lines: Iterable[PointOp], size: int, acc: Value | None, out: Array, dual: Value | None = None
-    ) -> None:
-        """Append a chain over `size` elements into `out`; `acc` must be broadcastable over its domain."""
-        lines = tuple(lines)
+    def prologue(self, out: Array) -> None:
+        """Append the chain before a fold into `out`."""
+        shape, operands = self._seen(self.d.prologue, out.size)
+        self.calls += emit(chain(self.d.prologue, operands, None), out.reshape(shape), self.scratch, self.taken)
+
+    def epilogue(self, size: int, acc: Value | None, dual: Value | None = None) -> None:
+        """Append the epilogue over `size` elements, into the first result at last: `acc`, which must be broadcastable
+        over its domain, may lie there."""
+        lines = self.d.epilogue
+        shape, operands = self._seen(lines, size)
+        for r in self.d.results:
+            if r.value is not None:  # of a plan for hardware
+                some = lines[: r.value.index + 1] if r.value.kind == "op" else ()
+                value = chain(some, operands, dual if r.value.kind == "dual" else acc, dual)
+                self.calls += emit(value, self.arrays[r.buffer].reshape(shape), self.scratch, self.taken)
+        self.calls += emit(chain(lines, operands, acc, dual), self.out(shape), self.scratch, self.taken)
+
+    def _seen(self, lines: Sequence[PointOp], size: int) -> tuple[Shape, dict[int, Array]]:
+        """Return the domain of a chain over `size` elements, and a view of each operand that broadcasts over it."""
         used = {a.index: self.d.operands[a.index] for line in lines for a in line.args if a.kind == "operand"}
         shape = domain(size, tuple(used.values()))
-        operands = {index: self.view(operand, size, shape) for index, operand in used.items()}
-        self.calls += emit(chain(lines, operands, acc, dual), out.reshape(shape), self.scratch, self.taken)
+        return shape, {index: self.view(operand, size, shape) for index, operand in used.items()}
 
     def shape_of(self, lines: Iterable[PointOp], size: int) -> Shape:
         """Return the domain of a chain over `size` elements."""
@@ -140,5 +153,4 @@ class NumpyKernelBuilder:
         """Append the epilogue on the core's result, which lies in the output, and on that of a second product."""
         if self.d.epilogue:
             shape = self.shape_of(self.d.epilogue, size)
-            second = None if dual is None else array(dual.reshape(shape))
-            self.chain(self.d.epilogue, size, array(self.out(shape)), self.out(shape), second)
+            self.epilogue(size, array(self.out(shape)), None if dual is None else array(dual.reshape(shape)))

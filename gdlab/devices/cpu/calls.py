@@ -36,14 +36,13 @@ def steps_of(
 
 
 def _pointwise(builder: NumpyKernelBuilder) -> None:
-    size = builder.d.type.num_elements
-    builder.chain(builder.d.epilogue, size, None, builder.out((size,)))
+    builder.epilogue(builder.size, None)
 
 
 def _matmul(builder: NumpyKernelBuilder) -> None:
     p = builder.d.matmul
     assert p is not None  # the table asks by kernel
-    a = builder.operand(0, (p.m, p.k)) if p.a == "mk" else builder.operand(0, (p.k, p.m)).T
+    a = _rows(builder, p, 0)
     if p.norm is not None:  # of a plan for hardware
         rows = builder.temporary((p.m, p.k))
         size = sizes_of_rows(builder, p.norm.eps, a)
@@ -51,8 +50,8 @@ def _matmul(builder: NumpyKernelBuilder) -> None:
         a = rows
     b, dual = _factor(builder, p, 1), None
     if p.dual is not None:  # of a plan for hardware
-        dual = builder.temporary((p.m, p.n))
-        builder.calls.append((a.dot, (_factor(builder, p, p.dual_operand), dual)))
+        dual, rows = builder.temporary((p.m, p.n)), _rows(builder, p, p.rows_operand) if p.dual_rows else a
+        builder.calls.append((rows.dot, (_factor(builder, p, p.dual_operand), dual)))
     if p.parts > 1:  # of a plan for hardware
         out, steps = builder.out((p.parts, p.m, p.n)), -(-p.k // p.parts)
         for part, ks in enumerate(slice(i * steps, (i + 1) * steps) for i in range(p.parts)):
@@ -67,6 +66,11 @@ def _matmul(builder: NumpyKernelBuilder) -> None:
     builder.finish(p.m * p.n, dual)
 
 
+def _rows(builder: NumpyKernelBuilder, p: Matmul, operand: int) -> Array:
+    """Return the first factor of a product, [m, k]."""
+    return builder.operand(operand, (p.m, p.k)) if p.a == "mk" else builder.operand(operand, (p.k, p.m)).T
+
+
 def _factor(builder: NumpyKernelBuilder, p: Matmul, operand: int) -> Array:
     """Return the second factor of a product, [k, n]."""
     return builder.operand(operand, (p.k, p.n)) if p.b == "kn" else builder.operand(operand, (p.n, p.k)).T
@@ -78,7 +82,7 @@ def _reduce(builder: NumpyKernelBuilder) -> None:
     cube = (r.outer, r.length, r.inner)
     if builder.d.prologue:
         x = builder.temporary((math.prod(cube),))
-        builder.chain(builder.d.prologue, x.size, None, x)
+        builder.prologue(x)
         x = x.reshape(cube)
     else:
         x = builder.operand(0, cube)
@@ -88,7 +92,7 @@ def _reduce(builder: NumpyKernelBuilder) -> None:
     if r.finish == "acc" and not builder.d.epilogue:
         return
     acc = build(r.finish, {"acc": array(builder.out(shape)), "n": ScalarLiteral(np.float32(r.count))})
-    builder.chain(builder.d.epilogue, size, acc, builder.out(shape))
+    builder.epilogue(size, acc)
 
 
 def _fold(builder: NumpyKernelBuilder, combine: str, x: Array, out: Array) -> None:

@@ -515,7 +515,7 @@ class WgpuDevice(Device):
         self.gpu = gpu
         self.info = _info(gpu.adapter, reason)
         software = self.info.adapter_class == "software"
-        self.target = Target("wgpu", "software" if software else "hardware", gpu.bounds.limits)
+        self.target = Target("wgpu", "software" if software else "hardware", gpu.bounds.limits, merges=not software)
 
     def turn(self) -> OwnerThread:
         """Return the owner thread of the adapter."""
