@@ -63,7 +63,7 @@ def session_of(
     device: str, form: Form = SWIGLU, pack: bool = True, mode: Any = "training", **fields: Any
 ) -> Session:
     """A session of `ffn` with its inputs."""
-    options = {} if pack else {"disable": PACKING}
+    options: dict[str, Any] = {"enable": form.rule} if pack else {"disable": PACKING}
     session, _ = build(ffn(form), SessionConfig(mode=mode, device=device, optimize=options, **fields))
     assert bool(session.plan().derived_params) is pack
     rng = np.random.default_rng(5)

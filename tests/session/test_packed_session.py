@@ -247,8 +247,10 @@ def test_gates_stay_apart_on_hardware(form: Form) -> None:
     """One dispatch computes both products and the gate there, and where dispatches merge stores both for training; not
     where the caller asks for packed weights, or shares those of a session that has packed them."""
     needs("wgpu")
-    hardware = copy.copy(resolve_device("wgpu"))
-    hardware.target = replace(hardware.target, adapter_class="hardware")
+    found = resolve_device("wgpu")
+    hardware, lanes = copy.copy(found), copy.copy(found)
+    hardware.target = replace(found.target, adapter_class="hardware", merges=False)
+    lanes.target = replace(found.target, adapter_class="software", merges=False)
 
     def opened(mode: Any, device: Any = hardware, **fields: Any) -> Session:
         session, _ = build(ffn(form), SessionConfig(mode=mode, device=device, **fields))
@@ -259,7 +261,7 @@ def test_gates_stay_apart_on_hardware(form: Form) -> None:
 
     merging = copy.copy(hardware)
     merging.target = replace(hardware.target, merges=True)
-    with opened("training", merging) as trained, opened("training", "wgpu") as software:
+    with opened("training", merging) as trained, opened("training", lanes) as software:
         assert not packs(trained) and packs(software)
         for session in (trained, software):
             session.initialize(7)
@@ -273,7 +275,7 @@ def test_gates_stay_apart_on_hardware(form: Form) -> None:
         for name in ("gate", "up"):
             np.testing.assert_allclose(trained.read_param(name), software.read_param(name), rtol=1e-3, atol=1e-5)
         assert any(r.value for d in trained.plan().dispatches for r in d.results)
-    with opened("inference") as apart, opened("training") as trained, opened("inference", "wgpu") as software:
+    with opened("inference") as apart, opened("training") as trained, opened("inference", lanes) as software:
         assert [packs(s) for s in (apart, trained, software)] == [False, True, True]
         with opened("inference", share_parameters_from=trained) as shared:
             assert packs(shared)
