@@ -19,7 +19,7 @@ from gdlab.plan.spread import BLOCK
 def reason(d: Dispatch, text: str) -> str:
     """Return the sentences for a dispatch whose WGSL is `text`."""
     covered = coverage(d)
-    said = [*_FAMILIES[d.kernel](d, covered), *_memory(text), *_chosen(d)]
+    said = [*_FAMILIES[d.kernel](d, covered), *_also_stored(d), *_memory(text), *_chosen(d)]
     return " ".join(said)
 
 
@@ -49,6 +49,16 @@ def _memory(text: str) -> Iterator[str]:
         yield f"A workgroup uses {nbytes(used)} of workgroup memory."
     elif used == 0:
         yield "It needs no workgroup memory."
+
+
+def _also_stored(d: Dispatch) -> Iterator[str]:
+    count = sum(r.value is not None for r in d.results)
+    if count:
+        what, which = ("a value", "it") if count == 1 else (f"{count} values", "them")
+        yield (
+            f"Beside its result it stores {what} that it has on the way, since later dispatches read {which}: "
+            "otherwise another dispatch would read what this one writes (multi-output fusion)."
+        )
 
 
 def _chosen(d: Dispatch) -> Iterator[str]:

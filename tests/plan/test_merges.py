@@ -389,7 +389,9 @@ def test_the_picture_of_a_kernel_shows_the_rows_of_a_second_product() -> None:
     assert abs(both - 2 * one) <= 1  # rounded
     assert {"read 2", "read 3"} <= {part for part, _ in parts}
     stored = merged(plan_of(graph_of(gated)))
-    _, lines, _ = wgsl_with_parts(stored)
+    text, lines, _ = wgsl_with_parts(stored)
+    assert "Beside its result it stores 3 values that it has on the way" in reason(stored, text)
+    assert "stores a value that" in reason(merged(plan_of(graph_of(stored_sum))), "") and "Beside" not in said
     assert {r.node for r in stored.results} <= {n for _, nodes in lines for n in nodes}
 
 
