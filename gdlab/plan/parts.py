@@ -80,7 +80,6 @@ class Parts:
         shape = self.lowering.terms.terms[view.term].type.shape
         return Arg("operand", self.operand(view.term, view.access, view.extent, shape))
 
-
     def made(self, term: int) -> Arg | None:
         """Return the value of a term that the dispatch computes after its prologue; None of one that it reads."""
         if term in self.line_of:

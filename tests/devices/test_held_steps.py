@@ -64,6 +64,15 @@ def test_a_step_like_the_last_one_is_submitted_before_anything_is_recorded(
     assert program.counters.submissions == 4 and program.counters.dispatches == 8
 
 
+def numbers_behind(program: WgpuProgram, numbers: Any) -> list[float]:
+    """The first eight numbers that kernels read, once a step with these has ended."""
+    on_owner(program.step, numbers)
+    on_owner(program.wait)
+    into = memoryview(bytearray(32))
+    on_owner(program.queue.read, "test", program.queue.scalars, into)
+    return into.cast("f").tolist()
+
+
 def recorded_ahead(program: WgpuProgram) -> CommandsAhead:
     """Return the step that the program recorded ahead after two others."""
     steps(program, 2)
@@ -233,18 +242,11 @@ def test_a_step_without_numbers_leaves_those_of_the_last_one(load: Load) -> None
     that reads mapped memory ends the process."""
     program = load(counting())
 
-    def step(numbers: Any) -> list[float]:
-        on_owner(program.step, numbers)
-        on_owner(program.wait)
-        into = memoryview(bytearray(32))
-        on_owner(program.queue.read, "test", program.queue.scalars, into)
-        return into.cast("f").tolist()
-
     for k in range(3):
-        assert step(np.full(8, k, np.float32)) == [float(k)] * 8
+        assert numbers_behind(program, np.full(8, k, np.float32)) == [float(k)] * 8
     assert program.ahead[True].upload is not None
-    assert [step(None) for _ in range(3)] == [[2.0] * 8] * 3
-    assert step(np.full(8, 5, np.float32)) == [5.0] * 8
+    assert [numbers_behind(program, None) for _ in range(3)] == [[2.0] * 8] * 3
+    assert numbers_behind(program, np.full(8, 5, np.float32)) == [5.0] * 8
     assert len(on_owner(program.losses, True)) == 7
 
 
@@ -272,21 +274,14 @@ def test_numbers_that_change_are_written_where_a_step_copies_them_from(
     put = WgpuQueue.put
     monkeypatch.setattr(WgpuQueue, "put", lambda *given: (written.append(1), put(*given))[1])
 
-    def step(numbers: Any) -> list[float]:
-        on_owner(program.step, numbers)
-        on_owner(program.wait)
-        into = memoryview(bytearray(32))
-        on_owner(program.queue.read, "test", program.queue.scalars, into)
-        return into.cast("f").tolist()
-
     fixed = np.full(8, 7, np.float32)
-    assert [step(fixed)[0] for _ in range(4)] == [7.0] * 4 and len(written) == 1
-    assert [step(np.full(8, k, np.float32)) for k in range(6)] == [[float(k)] * 8 for k in range(6)]
+    assert [numbers_behind(program, fixed)[0] for _ in range(4)] == [7.0] * 4 and len(written) == 1
+    assert [numbers_behind(program, np.full(8, k, np.float32)) for k in range(6)] == [[float(k)] * 8 for k in range(6)]
     assert len(written) == 2, "the first that changed; then each is written ahead of its copy"
     assert 1 <= len(program.queue.uploads) <= 3
-    assert [step(fixed)[0] for _ in range(3)] == [7.0] * 3
+    assert [numbers_behind(program, fixed)[0] for _ in range(3)] == [7.0] * 3
     before = len(written)
-    assert [step(fixed)[0] for _ in range(3)] == [7.0] * 3 and len(written) == before
+    assert [numbers_behind(program, fixed)[0] for _ in range(3)] == [7.0] * 3 and len(written) == before
     assert on_owner(program.losses, True)[-1][0] == 16
 
 
