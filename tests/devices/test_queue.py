@@ -21,6 +21,7 @@ from gdlab.devices.buffer_pool import Pool, size_class
 from gdlab.devices.cpu.cpu_queue import CpuQueue
 from gdlab.devices.wgpu import plan_replay, wgpu_device
 from gdlab.devices.wgpu import wgpu_queue as room
+from gdlab.devices.wgpu.readback import Fence
 from gdlab.devices.wgpu.wgpu_queue import FIRST_PART, PART_BYTES, WgpuQueue
 from gdlab.graph import Graph
 from gdlab.session import build_inference_session
@@ -172,6 +173,32 @@ def test_at_most_depth_steps_are_in_flight(load: Load) -> None:
         return seen
 
     assert max(on_owner(body)) <= 3 and not queue.flying and queue.counters.waits == 1
+
+
+def test_a_list_that_is_submitted_alone_on_hardware_tells_its_pace(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = load(doubling())
+    queue, list = program.queue, program._whole(True)
+
+    def fence(items: Any) -> Fence:
+        made = Fence(queue.gpu)
+        queue.submit("step", items, made)
+        return made
+
+    def body() -> None:
+        queue.wait()
+        queue.gpu.poll(queue.gpu.submitted)
+        assert fence([list]).pace is None, "a software adapter's threads need the core"
+        queue.wait()
+        monkeypatch.setattr(queue.gpu, "adapter_class", "hardware")
+        first, begun = fence([list]), list.pace.begun
+        assert first.pace is list.pace and begun > 0
+        monkeypatch.setattr(queue.gpu, "ended", queue.gpu.submitted - 1)  # as where the first has not ended
+        assert fence([list]).pace is None and list.pace.begun == begun, "it waits for the first"
+        queue.wait()
+        assert fence([list, list]).pace is None, "two lists"
+        queue.wait()
+
+    on_owner(body)
 
 
 def test_a_door_cuts_where_it_likes(load: Load) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gdlab.base.errors import SessionError
@@ -16,18 +18,60 @@ if TYPE_CHECKING:
 # A blocking poll doubles a short step (H200: 26 µs spun, 70 blocked; spun for 300 µs, a step of 280 took 500).
 # The threads of a software adapter need the core.
 SPIN_SECONDS = {"hardware": 1e-3, "software": 300e-6}
+# A blocking poll ends 150 µs late and the sleep of a thread 60 (NVIDIA H200, steps of 4 ms: 4.36 ms waited for with the
+# poll, 4.21 spun throughout, 2026-11-28): what takes longer is slept through, but for a tenth and a quarter of a ms.
+SLEPT_SECONDS, AWAKE_SHARE, AWAKE_SECONDS = 2e-3, 0.1, 250e-6
 RELEASED = -2  # in the place of a submission
 SUCCESS = 1  # WGPUMapAsyncStatus_Success
 PATIENCE_SECONDS = 5.0  # between the end of a submission and the news of it
 
 
-class Fence:
-    """The end of a submission that brings nothing back: no copy, no map."""
+@dataclass(slots=True)
+class Pace:
+    """How long a list of dispatches takes where the adapter has nothing else to do, as far as is known, and when it was
+    submitted so last."""
 
-    __slots__ = ("gpu", "submission", "where")
+    seconds: float = 0.0
+    begun: float = 0.0
+
+    def sleep(self) -> bool:
+        """Sleep through what is left of a long list but its end; return whether there was anything to sleep through."""
+        rest = self.begun + (1 - AWAKE_SHARE) * self.seconds - AWAKE_SECONDS - time.perf_counter()
+        if self.seconds < SLEPT_SECONDS or rest <= 0:
+            return False
+        time.sleep(rest)
+        return True
+
+    def ended(self, late: bool) -> None:
+        """Note that the list has ended just now; `late`: it had when the sleep was over, nobody knows since when. One
+        slow step changes little."""
+        took = (time.perf_counter() - self.begun) * (0.8 if late else 1.0)
+        self.seconds = min(took, 1.2 * self.seconds) if self.seconds else took
+
+
+def _await(gpu: Gpu, submission: int, ended: Callable[[], bool], pace: Pace | None) -> None:
+    """Wait for a submission: spin as long as it is likely to end soon, then sleep. Of known pace, sleep first."""
+    slept, polls = pace is not None and not ended() and pace.sleep(), 0
+    more = 2 * AWAKE_SHARE * pace.seconds + AWAKE_SECONDS if pace is not None else 0.0
+    deadline = time.perf_counter() + SPIN_SECONDS[gpu.adapter_class] + more
+    while not ended() and time.perf_counter() < deadline:
+        gpu.poll()
+        polls += 1
+    if not ended():
+        gpu.poll(submission)
+    if pace is not None and (slept or polls > 1):  # else it had ended before anybody waited
+        pace.ended(late=polls == 1)
+
+
+class Fence:
+    """The end of a submission that brings nothing back: no copy, no map; `pace`: that of its dispatches, where nothing
+    else was under way."""
+
+    __slots__ = ("gpu", "pace", "submission", "where")
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu, self.where, self.submission = gpu, "", -1
+        self.pace: Pace | None = None
 
     def request(self, where: str, submission: int) -> None:
         """Stand for this submission."""
@@ -40,11 +84,11 @@ class Fence:
 
     def wait(self) -> None:
         """Wait for the submission: spin while it is the last one (wgpu says when all have run), then sleep."""
-        gpu, deadline = self.gpu, time.perf_counter() + SPIN_SECONDS[self.gpu.adapter_class]
+        gpu = self.gpu
         gpu.alive(self.where)
-        while not self.ready and self.submission == gpu.submitted and time.perf_counter() < deadline:
-            gpu.poll()
-        if not self.ready:
+        if self.submission == gpu.submitted:
+            _await(gpu, self.submission, lambda: self.ready, self.pace)
+        elif not self.ready:
             gpu.poll(self.submission)
 
     def release(self) -> None:
@@ -60,7 +104,6 @@ class Mapped:
 
     def __init__(self, gpu: Gpu, nbytes: int, upload: bool = False) -> None:
         self.gpu, self.nbytes, self.status, self.maps = gpu, nbytes, SUCCESS * upload, 0
-        self.spin_seconds = SPIN_SECONDS[gpu.adapter_class]
         self.mode = gpu.lib.WGPUMapMode_Write if upload else gpu.lib.WGPUMapMode_Read
         self.owner = gpu.buffer(nbytes, mapped=not upload, upload=upload)
         self.handle = self.owner._internal
@@ -93,13 +136,15 @@ class Mapped:
 
 
 class WgpuReadback(Readback):
-    """The first `nbytes` bytes of a mapped buffer of the pool, filled by one submission."""
+    """The first `nbytes` bytes of a mapped buffer of the pool, filled by one submission; `pace`: that of its
+    dispatches, where nothing else was under way."""
 
-    __slots__ = ("_data", "_number", "mapped", "nbytes", "submission", "where")
+    __slots__ = ("_data", "_number", "mapped", "nbytes", "pace", "submission", "where")
 
     def __init__(self, number: int, mapped: Mapped, nbytes: int) -> None:
         self._number, self.mapped, self.nbytes = number, mapped, nbytes
         self.where, self.submission, self._data = "", -1, None
+        self.pace: Pace | None = None
 
     def request(self, where: str, submission: int) -> None:
         """Request the bytes; call it after the submission that fills them."""
@@ -116,12 +161,9 @@ class WgpuReadback(Readback):
         now: this returns at once."""
         if self.submission == RELEASED or self.mapped.status == SUCCESS:
             return
-        gpu, deadline = self.mapped.gpu, time.perf_counter() + self.mapped.spin_seconds
+        gpu = self.mapped.gpu
         gpu.alive(self.where)  # the mapped range of a lost device ends the process
-        while not self.mapped.status and time.perf_counter() < deadline:
-            gpu.poll()
-        if not self.mapped.status:
-            gpu.poll(self.submission)
+        _await(gpu, self.submission, lambda: self.mapped.status != 0, self.pace)
         deadline = time.perf_counter() + PATIENCE_SECONDS
         while not self.mapped.status and time.perf_counter() < deadline:
             gpu.poll()

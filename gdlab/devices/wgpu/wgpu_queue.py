@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from gdlab.devices.base import (
 )
 from gdlab.devices.buffer_pool import size_class
 from gdlab.devices.wgpu.pass_recording import RecordedRows, Row, record_pass
-from gdlab.devices.wgpu.readback import SUCCESS, Fence, Mapped, WgpuReadback
+from gdlab.devices.wgpu.readback import SUCCESS, Fence, Mapped, Pace, WgpuReadback
 from gdlab.devices.wgpu.transitions import group_starts, naming, read_ahead, uses_of
 from gdlab.plan.dispatch import OWN_SCALARS, SCALARS, Dispatch
 from gdlab.plan.target import Target
@@ -53,7 +54,7 @@ class WgpuRecorded(Recorded):
     reads. `bounds` keep pipelines and bind groups alive; the rows of dispatch i begin at `starts[i]`."""
 
     def __init__(self, gpu: Gpu, bounds: Sequence[Bound]) -> None:
-        self.bounds, self.whole = tuple(bounds), False
+        self.bounds, self.whole, self.pace = tuple(bounds), False, Pace()
         uses = [uses_of(bound) for bound in bounds] if gpu.names_reads and len(bounds) > 1 else []
         groups = group_starts(uses)
         ahead, self.ends = read_ahead(uses, groups), _part_ends(len(self.bounds), groups)
@@ -266,8 +267,10 @@ class WgpuQueue(Queue):
         counted: bool = True,
     ) -> None:  # fmt: skip
         """Throttle, record, submit, and request the readback. Not `counted`: all but the submission is counted."""
+        pace = None
         if readback is not None:
             self._throttle()
+            pace = self._pace_of(items)
         parts = list(_growing(items)) if cuts is None else [items[a:b] for a, b in _pairs(cuts, len(items))]
         submission = 0
         for part in parts:
@@ -277,6 +280,7 @@ class WgpuQueue(Queue):
             self.count(item)
         if readback is not None:
             readback.request(where, submission)
+            readback.pace = pace
             self.flying.append(readback)
         self.gpu.poll()
 
@@ -296,7 +300,7 @@ class WgpuQueue(Queue):
     def submit_ahead(self, where: str, ahead: CommandsAhead, numbers: Array | None, counted: bool = True) -> None:
         """Submit what was recorded ahead, with the numbers of its step, and request its readback."""
         self._throttle()
-        upload = ahead.upload
+        upload, pace = ahead.upload, self._pace_of(ahead.items)
         if upload is None:
             self.set_scalars(where, numbers)
         else:  # a step without numbers leaves those of the last one
@@ -311,8 +315,18 @@ class WgpuQueue(Queue):
         for item in ahead.items if counted else ():
             self.count(item)
         ahead.readback.request(where, submission)
+        ahead.readback.pace = pace
         self.flying.append(ahead.readback)
         self._take_back(where, upload)
+
+    def _pace_of(self, items: Sequence[Item]) -> Pace | None:
+        """Return the pace of the list that is about to be submitted, if it is one and the adapter has nothing else to
+        do."""
+        lists = [item for item in items if isinstance(item, WgpuRecorded)]
+        if len(lists) != 1 or self.gpu.adapter_class != "hardware" or self.gpu.ended != self.gpu.submitted:
+            return None
+        lists[0].pace.begun = time.perf_counter()
+        return lists[0].pace
 
     def spend(self, where: str, ahead: CommandsAhead) -> None:
         """Submit what was recorded ahead without effect: between copies of the memory that it writes, there and back.
