@@ -143,7 +143,8 @@ def _matmul(d: Dispatch) -> Coverage:
     if kind == "tile":
         t = Tiling(*d.params)
         loop = Loop("k", p.k, t.depth, t.outer, t.inner)
-        return Coverage("result", (t.outer, p.m, p.n), (t.rows, t.columns), 1, 1, (t.down, t.right), loop, reads)
+        tile, each = (t.rows, t.own_columns(p)), (t.down, t.right if p.dual is None else t.right // 2)
+        return Coverage("result", (t.outer, p.m, p.n), tile, 1, 1, each, loop, reads)
     if kind == "registers":
         rows, columns = d.params
         return Coverage("result", (1, p.m, p.n), (rows, columns), 8, 1, (rows, columns), Loop("k", p.k, 4), reads)

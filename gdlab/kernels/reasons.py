@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from gdlab.base.words import nbytes, plural, sig, whole
 from gdlab.kernels.coverage import Coverage, Loop, coverage
@@ -106,10 +107,18 @@ def _uses(p: Matmul, rows: int, columns: int) -> str:
 
 def _tiles(d: Dispatch, p: Matmul) -> Iterator[str]:
     t = Tiling(*d.params)
+    own, used = f"{t.rows} × {t.own_columns(p)} tiles", p
+    if p.dual is not None:  # both use what is loaded of A
+        own, used = f"{own} of both products", replace(p, n=2 * p.n)
     yield (
-        f"{t.rows} × {t.columns} tiles: each value loaded into workgroup memory {_uses(p, t.rows, t.columns)}; "
+        f"{own}: each value loaded into workgroup memory {_uses(used, t.rows, t.columns)}; "
         f"{t.high} × {t.wide} invocations compute {t.down} × {t.right} results each, {t.depth} steps of K at a time."
     )
+    if p.dual is not None:
+        yield (
+            "Two products of the same rows in one kernel (a dual GEMM): what a workgroup copies of A serves both, and "
+            "the chain behind takes both results."
+        )
     if t.buffers == 2:
         yield "Two buffers: the next steps are loaded while these are multiplied."
     if t.inner > 1:
@@ -182,8 +191,9 @@ def _loaded_values(d: Dispatch, p: Matmul) -> tuple[int, int]:
     if kind == "tile":
         t = Tiling(*d.params)
         steps = t.steps(p.k) * t.inner * t.outer
-        tiles = -(-p.m // t.rows) * -(-p.n // t.columns)
-        return tiles * t.rows * steps, tiles * t.columns * steps
+        columns = t.own_columns(p)
+        tiles = -(-p.m // t.rows) * -(-p.n // columns)
+        return tiles * t.rows * steps, tiles * columns * steps
     if kind == "registers":
         rows, columns = d.params
         tiles = -(-p.m // rows) * -(-p.n // columns)

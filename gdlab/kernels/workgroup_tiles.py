@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from gdlab.kernels.pieces import LANES, LOOP, MEET, STORE, WHERE, WORK, WgslText
+from gdlab.kernels.pieces import LANES, LOOP, MEET, STORE, WHERE, WORK, WgslText, read_part
 from gdlab.kernels.product import FLAT, MAIN, Product, k_comes_last, side_read
 from gdlab.plan.dispatch import Matmul
 
@@ -13,7 +14,8 @@ from gdlab.plan.dispatch import Matmul
 class Tiling:
     """The tiling of a product: a group computes `rows` x `columns` sums, `down` x `right` per invocation, `depth` steps
     of K at a time, with one or two `buffers` in workgroup memory. K is cut into `inner` parts that one group adds up,
-    each of `outer` parts that groups of their own write one after another."""
+    each of `outer` parts that groups of their own write one after another. Of two products the second has the right
+    half of the tile, at the same columns of its own."""
 
     rows: int
     columns: int
@@ -39,6 +41,10 @@ class Tiling:
         """Number of invocations of one inner part."""
         return self.high * self.wide
 
+    def own_columns(self, p: Matmul) -> int:
+        """Return the columns of a result that a group computes."""
+        return self.columns if p.dual is None else self.columns // 2
+
     def steps(self, k: int) -> int:
         """Return the steps of K in one part, a multiple of `depth`."""
         tiles = -(-k // self.depth)
@@ -49,7 +55,7 @@ class Tiling:
         return k != self.steps(k) * self.inner * self.outer
 
     def quads(self, side: str) -> int:
-        """Return the number of vec4s in one step of a tile."""
+        """Return the number of vec4s in one step of a tile of workgroup memory, `a` or `b`."""
         return (self.rows if side == "a" else self.columns) // 4
 
     def at(self, p: Matmul, side: str, step: int) -> int:
@@ -68,13 +74,12 @@ def shared_tiles(text: WgslText, product: Product, params: tuple[int, ...]) -> N
     t = Tiling(*params)
     p, node = product.p, product.node
     _head(text, product, t)
-    across, tiles = -(-p.n // t.columns), -(-p.n // t.columns) * -(-p.m // t.rows)
+    across, tiles = -(-p.n // t.own_columns(p)), _tiles(p, t)
     with text.working(WHERE):
         text.add(f"@compute @workgroup_size({t.workers * t.inner})\n{MAIN}")
         text.add(f"    let flat = {FLAT};\n    let tile = flat % {tiles}u;", node)
-        text.add(
-            f"    let row = tile / {across}u * {t.rows}u;\n    let column = tile % {across}u * {t.columns}u;", node
-        )
+        text.add(f"    let row = tile / {across}u * {t.rows}u;", node)
+        text.add(f"    let column = tile % {across}u * {t.own_columns(p)}u;", node)
         worker = f"lane % {t.workers}u" if t.inner > 1 else "lane"
         text.add(f"    let worker = {worker};", node)
         text.add(f"    let down = worker / {t.wide}u;\n    let right = worker % {t.wide}u;", node)
@@ -91,13 +96,19 @@ def shared_tiles(text: WgslText, product: Product, params: tuple[int, ...]) -> N
     text.add("}")
 
 
+def _tiles(p: Matmul, t: Tiling) -> int:
+    """Return the number of tiles of a result."""
+    return -(-p.n // t.own_columns(p)) * -(-p.m // t.rows)
+
+
 def _head(text: WgslText, product: Product, t: Tiling) -> None:
     p = product.p
     split = f" in {t.inner * t.outer} parts of {t.steps(p.k)}" if t.inner * t.outer > 1 else ""
+    result = "result" if p.dual is None else "results of two products"
     text.add(
-        f"// A group of {t.workers * t.inner} computes {t.rows} x {t.columns} of the {p.m} x {p.n} result, {t.down} x "
-        f"{t.right} each: it copies\n// {t.depth} of the {p.k} steps{split} to workgroup memory, and loads the next "
-        "meanwhile."
+        f"// A group of {t.workers * t.inner} computes {t.rows} x {t.own_columns(p)} of the {p.m} x {p.n} {result}, "
+        f"{t.down} x {t.right} each: it copies\n// {t.depth} of the {p.k} steps{split} to workgroup memory, and loads "
+        "the next meanwhile."
     )
     for name in "ab":
         size = t.inner * t.buffers * t.size(p, name)
@@ -209,7 +220,9 @@ def _add_parts(text: WgslText, product: Product, t: Tiling) -> None:
 # from memory to workgroup memory --------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Operand a or b: its variable, its extent beside K in all and in a tile, and whether K is its last axis."""
+    """Operand a or b, or e, the second product's b: its variable, its extent beside K in all and in a tile, whether K
+    is its last axis; `home`: the tile that it is copied to, behind the first `before` elements of a step; `part`: the
+    part of the work that reads it; `node`: what it is read for."""
 
     name: str
     variable: str
@@ -218,6 +231,15 @@ class Side:
     size: int
     first: str
     k_last: bool
+    home: str
+    part: str
+    node: int
+    before: int = 0
+
+    @property
+    def quads(self) -> int:
+        """The number of vec4s that a step of the tile has of it."""
+        return self.size // 4
 
     @property
     def ends(self) -> bool:
@@ -238,12 +260,13 @@ class TileCopy:
     origin: str
 
 
-def _sides(product: Product, t: Tiling) -> tuple[Side, Side]:
-    p = product.p
-    return (
-        Side("a", product.a, product.wide_a, p.m, t.rows, "row", k_comes_last(p, "a")),
-        Side("b", product.b, product.wide_b, p.n, t.columns, "column", k_comes_last(p, "b")),
-    )
+def _sides(product: Product, t: Tiling) -> tuple[Side, ...]:
+    p, node, own = product.p, product.node, t.own_columns(product.p)
+    a = Side("a", product.a, product.wide_a, p.m, t.rows, "row", k_comes_last(p, "a"), "a", side_read("a"), node)
+    b = Side("b", product.b, product.wide_b, p.n, own, "column", k_comes_last(p, "b"), "b", side_read("b"), node)
+    if p.dual is None:
+        return a, b
+    return a, b, replace(b, name="e", variable=product.dual, part=read_part(p.dual_operand), node=p.dual, before=own)
 
 
 def _copies(text: WgslText, product: Product, t: Tiling) -> list[TileCopy]:
@@ -251,28 +274,29 @@ def _copies(text: WgslText, product: Product, t: Tiling) -> list[TileCopy]:
     way apart for all: one address and one place serve them, which is what registers are short of."""
     found = list[TileCopy]()
     for s in _sides(product, t):
-        with text.working(side_read(s.name)):
+        with text.working(s.part):
             found += _copies_of(text, product, t, s)
     return found
 
 
 def _copies_of(text: WgslText, product: Product, t: Tiling, s: Side) -> list[TileCopy]:
     found = list[TileCopy]()
-    n, steps, quads = s.name, t.depth // 4, t.quads(s.name)
+    n, steps, quads, stride = s.name, t.depth // 4, s.quads, t.quads(s.home)
     own = f"worker / {steps}u", f"worker % {steps}u * 4u"
     own_i, own_k = own if s.k_last else (f"worker % {quads}u * 4u", f"worker / {quads}u")
-    text.add(f"    let {n}_i = {own_i};\n    let {n}_k = {own_k};", product.node)
+    text.add(f"    let {n}_i = {own_i};\n    let {n}_k = {own_k};", s.node)
     stays = s.wide and not s.ends and not t.ends_early(product.p.k)
     if stays:
         at = _place(product.p, s, f"({s.first} + {n}_i)", f"first + {n}_k")
-        text.add(f"    let {n}_from = ({at}) / 4u;", product.node)
-    above = f"{n}_k / 4u * {t.at(product.p, n, 4)}u" if s.k_last else f"{n}_k * {quads}u"
-    text.add(f"    let {n}_place = {above} + {n}_i / 4u;", product.node)
+        text.add(f"    let {n}_from = ({at}) / 4u;", s.node)
+    above = f"{n}_k / 4u * {t.at(product.p, s.home, 4)}u" if s.k_last else f"{n}_k * {stride}u"
+    behind = f"{s.before // 4}u + " if s.before else ""
+    text.add(f"    let {n}_place = {behind}{above} + {n}_i / 4u;", s.node)
     for u in range(max(1, quads * t.depth // t.workers)):
-        text.add(f"    var {n}_next{u} = vec4<f32>();", product.node)
+        text.add(f"    var {n}_next{u} = vec4<f32>();", s.node)
         i, k = (u * t.workers // steps, 0) if s.k_last else (0, u * t.workers // quads)
         origin = f"{n}_from + {(i * product.p.k if s.k_last else k * s.extent) // 4}u" if stays else ""
-        place = f"{n}_place + {i // 4 + k * quads}u"
+        place = f"{n}_place + {i // 4 + k * stride}u"
         found.append(TileCopy(s, f"{n}_next{u}", f"{n}_i + {i}u", f"{n}_k + {k}u", place, origin))
     return found
 
@@ -284,7 +308,7 @@ def _place(p: Matmul, s: Side, i: str, k: str) -> str:
 
 def _some(t: Tiling, c: TileCopy) -> str:
     """Return the condition of a copy, where a tile has fewer vec4s than a group has invocations."""
-    total = t.quads(c.side.name) * t.depth
+    total = c.side.quads * t.depth
     return f"if (worker < {total}u) " if total < t.workers else ""
 
 
@@ -293,8 +317,8 @@ def _load(text: WgslText, product: Product, t: Tiling, copies: list[TileCopy], d
     beyond K repeats other elements; no index leaves the operand."""
     for c in copies:  # in no block of their own: an NVIDIA H200 lost 9 % by that (2048, 2026-11-21)
         line, some = f"{c.name} = {_value(product.p, t, c, done)};", _some(t, c)
-        with text.working(side_read(c.side.name)):
-            text.add(f"{indent}{some}{{ {line} }}" if some else indent + line, product.node)
+        with text.working(c.side.part):
+            text.add(f"{indent}{some}{{ {line} }}" if some else indent + line, c.side.node)
 
 
 def _value(p: Matmul, t: Tiling, c: TileCopy, done: str) -> str:
@@ -324,13 +348,13 @@ def _within(index: str, last: int, ends: bool) -> str:
 def _keep(text: WgslText, product: Product, t: Tiling, copies: list[TileCopy], start: str, indent: str) -> None:
     """Store the loaded steps in workgroup memory, one below the other; zero beyond K."""
     for c in copies:
-        with text.working(side_read(c.side.name)):
+        with text.working(c.side.part):
             _keep_four(text, product, t, c, start, indent)
 
 
 def _keep_four(text: WgslText, product: Product, t: Tiling, c: TileCopy, start: str, indent: str) -> None:
-    node, k, n, value = product.node, product.p.k, c.side.name, c.name
-    home = f"at_{n} + {c.place}"
+    node, k, n, value, into = c.side.node, product.p.k, c.side.name, c.name, c.side.home
+    home = f"at_{into} + {c.place}"
     if t.ends_early(k):
         lanes = "vec4<u32>(0u, 1u, 2u, 3u)" if c.side.k_last else "vec4<u32>()"
         value = f"select(vec4<f32>(), {value}, {start} + {c.k} + {lanes} < vec4<u32>({k}u))"
@@ -338,39 +362,42 @@ def _keep_four(text: WgslText, product: Product, t: Tiling, c: TileCopy, start: 
     if c.side.k_last:  # invocations side by side meet different banks of workgroup memory
         text.add(f"{indent}    let value = {value};", node)
         for q in range(4):
-            at = f"tile_{n}[{home} + {q * t.quads(n)}u][{n}_i % 4u]"
+            at = f"tile_{into}[{home} + {q * t.quads(into)}u][{n}_i % 4u]"
             text.add(f"{indent}    {at} = value.{LANES[q]};", node)
     else:
-        text.add(f"{indent}    tile_{n}[{home}] = {value};", node)
+        text.add(f"{indent}    tile_{into}[{home}] = {value};", node)
     text.add(f"{indent}}}", node)
 
 
 # to the result --------------------------------------------------------------------------------------------------------
 def _store(text: WgslText, product: Product, t: Tiling) -> None:
     p, node = product.p, product.node
-    rows_end, columns_end = p.m % t.rows != 0, p.n % t.columns != 0
-    tiles = -(-p.n // t.columns) * -(-p.m // t.rows)
-    text.add(f"    let begin = {f'flat / {tiles}u % {t.outer}u * {p.m * p.n}u' if t.outer > 1 else '0u'};", node)
+    rows_end, columns_end = p.m % t.rows != 0, p.n % t.own_columns(p) != 0
+    begin = f"flat / {_tiles(p, t)}u % {t.outer}u * {p.m * p.n}u" if t.outer > 1 else "0u"
+    text.add(f"    let begin = {begin};", node)
     for r in range(t.down):
         text.add("    {", node)
         text.add(f"        let m = row + ({r // 4 * t.high}u + down) * 4u + {r % 4}u;", node)
-        for j in range(t.right // 4):
+        for j in range(t.right // 4 if p.dual is None else t.right // 8):
             text.add(f"        let n{j} = column + ({j * t.wide}u + right) * 4u;", node)
-            for line in _stores(product, r, j, rows_end, columns_end):
+            sums = [f"c{r}_{j}"] if p.dual is None else [f"c{r}_{j}", f"c{r}_{j + t.right // 8}"]
+            for line in _stores(product, sums, j, rows_end, columns_end):
                 text.add(f"        {line}", node)
         text.add("    }", node)
 
 
-def _stores(product: Product, r: int, j: int, rows_end: bool, columns_end: bool) -> list[str]:
+def _stores(product: Product, sums: Sequence[str], j: int, rows_end: bool, columns_end: bool) -> list[str]:
+    """Return the lines that store four neighbouring sums, of each product, at row m from column n{j} on."""
     p = product.p
     inside = [f"m < {p.m}u"] if rows_end else []
     if product.wide_out:
         conditions = inside + ([f"n{j} < {p.n}u"] if columns_end else [])
-        one = f"store4(begin + m * {p.n}u + n{j}, c{r}_{j});"
+        one = f"store4(begin + m * {p.n}u + n{j}, {', '.join(sums)});"
         return [f"if ({' && '.join(conditions)}) {{ {one} }}" if conditions else one]
     lines = []
     for q in range(4):
         conditions = inside + ([f"n{j} + {q}u < {p.n}u"] if columns_end else [])
-        one = f"store(begin + m * {p.n}u + n{j} + {q}u, c{r}_{j}.{LANES[q]});"
+        each = ", ".join(f"{one}.{LANES[q]}" for one in sums)
+        one = f"store(begin + m * {p.n}u + n{j} + {q}u, {each});"
         lines.append(f"if ({' && '.join(conditions)}) {{ {one} }}" if conditions else one)
     return lines

@@ -131,6 +131,8 @@ def _on_hardware(p: Matmul, target: Target, rule: Schedule) -> Iterator[Schedule
         return
     for (inner, outer), tile in itertools.product(_PARTS, _TILES):
         parts, rows, columns = inner * outer, *tile[:2]
+        if p.dual is not None and not spread.halves((*tile, inner, outer)):
+            continue
         if rows > 4 * p.m or columns > 4 * p.n or rows // tile[3] * (columns // tile[4]) * inner > limits.invocations:
             continue
         shared = p.k // parts >= _LEAST_STEPS and spread.tiles_of(p, tile) * parts <= _ENOUGH // 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Literal
 
@@ -277,7 +277,7 @@ def matmul(p: Matmul, target: Target, tile: Tile | None = None, dtype: DType = D
         return _vectors(p, dtype, target.limits)
     if kernel == "k-parallel":
         return k_groups(p, k_rows(p), target.limits)
-    return shared_tiles(p, _tiling(p) or (32, 32, 16, 4, 4, 1, 1), target.limits)
+    return shared_tiles(p, _tiling(_side_by_side(p)) or (32, 32, 16, 4, 4, 1, 1), target.limits)
 
 
 def product_kernel(p: Matmul, target: Target) -> ProductKernel:
@@ -296,9 +296,12 @@ def of_few_rows(p: Matmul) -> bool:
 
 def doubles(p: Matmul, kernel: str) -> bool:
     """Return whether a product may compute a second one in this kernel: in parts of K, or of the same rows, few enough
-    for the registers."""
+    for the registers, or in tiles whose columns halve."""
     if kernel == "k-parallel":
         return p.m * p.n * p.k <= DUAL_WORK
+    if kernel == "tile":
+        tiling = _tiling(_side_by_side(replace(p, dual=p.node)))
+        return not p.dual_rows and p.norm is None and tiling is not None and halves(tiling)
     return kernel == "vector" and of_few_rows(p) and p.m <= DUAL_ROWS and not p.dual_rows
 
 
@@ -345,6 +348,18 @@ def _tiling(p: Matmul) -> tuple[int, int, int, int, int, int, int] | None:
     return None
 
 
+def _side_by_side(p: Matmul) -> Matmul:
+    """Return the product whose result is as large as what one in tiles computes: with the columns of a second one."""
+    return p if p.dual is None else replace(p, n=2 * p.n, dual=None)
+
+
+def halves(tiling: Sequence[int]) -> bool:
+    """Return whether half of a tile's columns may be those of a second product: an invocation then has the same four of
+    both, and all of K."""
+    _, _, _, _, right, *_, inner, outer = tiling
+    return right == 8 and inner == outer == 1
+
+
 def tiles_of(p: Matmul, tile: Sequence[int]) -> int:
     """Return the number of tiles of this size that cover the result."""
     return -(-p.m // tile[0]) * -(-p.n // tile[1])
@@ -354,7 +369,8 @@ def shared_tiles(p: Matmul, tiling: tuple[int, int, int, int, int, int, int], li
     """Schedule shared tiles; `params` = rows, columns, steps; rows and columns per invocation; buffers; parts of K in a
     group, and beside one another (their sums are added by a second dispatch)."""
     rows, columns, depth, down, right, inner, outer = tiling
-    tiles = tiles_of(p, tiling)
+    own = columns if p.dual is None else columns // 2
+    tiles = tiles_of(p, (rows, own))
     gaps = 128 * ((p.a == "mk") + (p.b == "nk"))
     step = (4 * depth * (rows + columns) + gaps) * inner  # bytes of one buffer of a and of b
     sums = 4 * rows * columns * (inner - 1)
@@ -362,7 +378,8 @@ def shared_tiles(p: Matmul, tiling: tuple[int, int, int, int, int, int, int], li
     if buffers * step + sums > limits.workgroup_bytes and (depth > 8 or inner > 1):
         depth, inner = (depth // 2, inner) if depth > 8 else (depth, inner // 2)
         return shared_tiles(p, (rows, columns, depth, down, right, inner, outer), limits)
-    reason = f"{plural(tiles, 'tile')} of {rows}x{columns}" + (f" in {outer} parts of K = {p.k}" if outer > 1 else "")
+    reason = f"{plural(tiles, 'tile')} of {rows}x{own}" + (" of both products" if p.dual is not None else "")
+    reason += f" in {outer} parts of K = {p.k}" if outer > 1 else ""
     reason += " keeps the adapter busy" if tiles == 1 else " keep the adapter busy"
     variant = f"tile {rows}x{columns}x{depth}" + (f" inside {inner}" if inner > 1 else "")
     variant += f" split {outer}" if outer > 1 else ""

@@ -15,7 +15,7 @@ from gdlab.base.types import DType
 from gdlab.plan.candidates import K_ROWS
 from gdlab.plan.dispatch import Arg, Dispatch, Matmul, Operand, PointOp, UpdateCore
 from gdlab.plan.records import ExecutionPlan, MemoryPlan, PlanBuffer, Update
-from gdlab.plan.spread import doubles, flat, normalizes, update_groups
+from gdlab.plan.spread import doubles, flat, halves, normalizes, update_groups
 from gdlab.plan.target import ALIGN, Limits
 
 # kinds of buffers that hold something before the first dispatch
@@ -243,7 +243,10 @@ def _matmul_domains(d: Dispatch) -> Domains:
 
 
 def _fits_kernel(d: Dispatch) -> bool:
-    """Return whether the numbers of a product's schedule are those of its kernel, where parts of K are in a group."""
+    """Return whether the numbers of a product's schedule are those of its kernel, where parts of K are in a group, or
+    half of a tile is that of a second product."""
+    if d.variant.startswith("tile ") and d.matmul is not None and d.matmul.dual is not None:
+        return len(d.params) == 8 and halves(d.params) and d.matmul.parts == 1
     if not d.variant.startswith("k-parallel "):
         return True
     return d.workgroup_size == (256, 1, 1) and d.params in {(rows, 16, 256 // rows) for rows in K_ROWS}

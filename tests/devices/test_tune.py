@@ -272,6 +272,7 @@ HARDWARE = [
     (ProductKey(2, 64, 128, "mk", "nk", DType.q4_0), None), (ProductKey(3, 64, 130, "mk", "kn", DType.q4), None),
     (ProductKey(3, 44, 256, "mk", "nk", DType.q8_0, dual=True), None),
     (ProductKey(20, 44, 130, "mk", "nk", dual=True, dual_rows=True), None),
+    (ProductKey(520, 1012, 20, dual=True), None),
 ]  # fmt: skip
 
 

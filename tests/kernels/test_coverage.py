@@ -53,6 +53,12 @@ def gated(dtype: DType) -> Callable[[], Value]:
     return build
 
 
+def gated_tiles() -> Value:
+    """Two products in tiles whose results one op takes; the last tile of each has fewer rows and columns."""
+    rows = given(520, 8)
+    return ops.swiglu(*(ops.matmul(rows, ops.parameter(name, (8, 1012))) for name in ("g", "u")))
+
+
 def attention() -> Value:
     q, k, v = (ops.input(name, (130, 32)) for name in "qkv")
     return ops.causal_attention(q, k, v, num_heads=4, num_kv_heads=4, head_dim=8)
@@ -139,6 +145,7 @@ CASES: dict[str, tuple[Callable[[], Value], Target]] = {
         lambda: ops.grouped_matmul_at(given(6, 9), given(6, 70), ops.input_u32("i", (6,)), experts=3), HARDWARE),
     "one row": (product_of(1, 256, 40), HARDWARE),
     "two products of normalized rows": (gated(DType.f32), HARDWARE),
+    "two products in tiles": (gated_tiles, HARDWARE),
     "two products that decode blocks": (gated(DType.q4_0), HARDWARE),
     "one query of many keys": (decoding_one, HARDWARE),
     "a window": (lambda: ops.max_pool_2d(given(2, 3, 8, 8), k=(2, 2), stride=(2, 2), padding=(0, 0)), SOFTWARE),
@@ -217,6 +224,19 @@ def test_the_sentences_of_two_products_count_both_factors_and_the_weights_of_the
     lines = lines_of(dispatch_of(gated(DType.q4_0)))
     assert "whole blocks of 32 steps" in said_of(dispatch_of(gated(DType.q4_0)))
     assert "let w7 = in2[" in lines["read 2"] and "e_begin" in lines["read 3"] and "d1_codes += " in lines["work"]
+
+
+def test_the_sentences_of_two_products_in_tiles_count_what_both_share() -> None:
+    d = dispatch_of(gated_tiles)
+    said, lines = said_of(d), lines_of(d)
+    assert said.startswith(
+        "64 × 32 tiles of both products: each value loaded into workgroup memory is used 64 times, less often at the "
+        "edge; 8 × 8 invocations compute 8 × 8 results each, 16 steps of K at a time. Two products of the same rows"
+    ), said
+    steps, tiles = 16, 9 * 32
+    assert f"Per result {tiles * steps * (64 + 2 * 32) * 4 / (520 * 1012):.3g} bytes are loaded" in said, said
+    assert "in2[" in lines["read 2"] and "e_next0" in lines["read 2"] and "in1[" not in lines["read 2"]
+    assert "in1[" in lines["read 1"] and "tile_b[" in lines["read 1"] and "store4(" in lines["store"]
 
 
 def test_the_sentence_of_a_split_product_says_its_parts() -> None:

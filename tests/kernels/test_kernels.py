@@ -3,6 +3,7 @@ each of its lines comes from."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -316,6 +317,56 @@ def test_two_products_in_parts_of_k_for_one_chain_are_one_dispatch(name: str, ki
             assert both == {d.matmul.node, d.matmul.dual}
             assert {n for _, nodes in plan.wgsl(0)[1] for n in nodes} >= both
             assert plan.wgsl(0)[0].count("var<workgroup>") == 1
+
+
+@pytest.mark.parametrize("kind", ["wgpu", "cpu"])
+@pytest.mark.parametrize(
+    "name, m, n, k, tile",
+    [
+        ("matmul", 520, 1012, 40, 64), ("matmul", 1030, 1034, 17, 128), ("matmul_bt", 521, 1010, 44, 64),
+        ("matmul_bt", 1024, 1100, 16, 128),
+    ],
+)  # fmt: skip
+def test_two_products_in_tiles_for_one_chain_are_one_dispatch(
+    name: str, m: int, n: int, k: int, tile: int, kind: Literal["wgpu", "cpu"]
+) -> None:
+    """A tile has half of its columns of each: with and without tails of rows, of columns, of fours, of K."""
+    needs("wgpu")
+    target = Target("wgpu", "hardware", device("wgpu").target.limits)
+    plan = check((device(kind), target), graph_of(gated_products(m, n, k, name, norm=False)))
+    (d,) = plan.dispatches
+    assert d.matmul is not None and d.matmul.dual is not None and d.params[:2] == (tile, tile)
+    assert d.variant.startswith(f"tile {tile}x{tile}") and d.label.startswith("DualMatMul")
+    assert math.prod(d.workgroups) == -(-m // tile) * -(-2 * n // tile)
+    assert f"of {tile}x{tile // 2} of both products" in d.variant_reason
+    both = {node for node in d.origin if plan.graph.node(node).op == name}
+    assert both == {d.matmul.node, d.matmul.dual}
+    assert {n for _, nodes in plan.wgsl(0)[1] for n in nodes} >= both
+
+
+def test_two_products_in_tiles_that_do_not_fit_are_refused() -> None:
+    target = Target.portable()
+    plan = compile(graph_of(gated_products(520, 1012, 40, "matmul", False)), mode="inference", target=target)
+    (d,) = plan.dispatches
+    assert d.matmul is not None and d.params == (64, 64, 16, 8, 8, 1, 1, 1) and from_json(to_json(plan)) == plan
+    wrong = [
+        replace(d, params=(*d.params[:4], 4, *d.params[5:])), replace(d, params=(*d.params[:6], 2, 1)),
+        replace(d, params=(*d.params[:7], 2)), replace(d, params=d.params[:4]), replace(d, operands=d.operands[:2]),
+        replace(d, variant="vector 4x16"), replace(d, matmul=replace(d.matmul, dual_rows=True)),
+    ]  # fmt: skip
+    for bad in wrong:
+        with pytest.raises(CompileError, match="norm|operand|dual"):
+            verify(replace(plan, dispatches=(bad,)))
+
+
+def test_products_that_are_split_or_in_small_tiles_stay_apart() -> None:
+    """Their invocations have not the same four columns of both: 128 rows of 128 steps, K in parts, 4 columns each."""
+    for m, n, k in ((260, 260, 4096), (96, 1024, 24)):
+        target = Target.portable()
+        plan = compile(graph_of(gated_products(m, n, k, "matmul", False)), mode="inference", target=target)
+        products = [d for d in plan.dispatches if d.matmul is not None]
+        assert [d.matmul.dual for d in products if d.matmul is not None] == [None, None]
+        assert all(d.variant.startswith("tile") for d in products), [d.variant for d in products]
 
 
 def test_products_with_too_much_work_for_parts_of_k_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ KEYS = [
     ProductKey(1, 2048, 2048, "mk", "nk", DType.q4_0), ProductKey(3, 5, 40), ProductKey(5, 300, 7, "km"),
     ProductKey(3, 2048, 5632, "mk", "nk", DType.f16, True, True), ProductKey(4, 64, 64, dual=True), ProductKey(1, 1, 1),
     ProductKey(3, 8192, 8192, norm=True, dual=True), ProductKey(64, 1024, 256, norm=True, dual=True),
+    ProductKey(512, 4096, 1024, dual=True),
     ProductKey(20, 300, 64, "mk", "nk", DType.f16, True),
     ProductKey(40, 4096, 1024, "mk", "nk", DType.bf16), ProductKey(8, 1 << 16, 1 << 12),
 ]  # fmt: skip
@@ -51,7 +52,9 @@ def test_the_rules_choice_is_first_and_every_candidate_is_valid(key: ProductKey)
             assert size <= limits.invocations and max(s.workgroups) <= limits.workgroups_per_axis, s
             assert (kind == "registers") == (target is SOFTWARE)
             if target.adapter_class == "hardware" and (key.norm or key.dual):
-                assert kind in ("vector", "k-parallel"), "no other kernel normalizes rows or makes two products"
+                kinds = ("vector", "k-parallel") if key.norm else ("vector", "k-parallel", "tile")
+                assert kind in kinds, "no other kernel normalizes rows or makes two products"
+                assert kind != "tile" or spread.halves(s.params)
                 assert spread.computes(p, kind)
             if kind == "vector":
                 rows, wide, parts, steps = s.params
