@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -173,7 +174,9 @@ class Bindings:
             text.add(f"@group(0) @binding({len(self.d.bindings)}) var<storage, read> scalars: array<f32>;")
 
     def at(self, operand: Operand, index: str = "i") -> str:
-        """Return the access to element `index` of an operand."""
+        """Return the access to element `index` of an operand: the sum of its parts."""
+        if operand.parts > 1:
+            return self._sum(operand, lambda whole, i: self.at(whole, i), index)
         match operand.access:
             case "full":
                 place = index
@@ -188,12 +191,19 @@ class Bindings:
 
     def four(self, operand: Operand, index: str = "i") -> str:
         """Return the access to elements `index` … `index` + 3, where `index` is a multiple of 4."""
+        if operand.parts > 1:
+            return self._sum(operand, lambda whole, i: self.four(whole, i), index)
         name, extent = self.variable[operand.buffer], operand.extent
         if operand.buffer in self.wide:
             return f"{name}[{index} / 4u]" if operand.access == "full" else f"{name}[({index} % {extent}u) / 4u]"
         if operand.access == "scalar" or (operand.access == "column" and extent % 4 == 0):
             return f"vec4<f32>({self.at(operand, index)})"
         return "vec4<f32>(" + ", ".join(self.at(operand, f"{index} + {q}u") for q in range(4)) + ")"
+
+
+    def _sum(self, operand: Operand, part: Callable[[Operand, str], str], index: str) -> str:
+        whole, size = replace(operand, parts=1), math.prod(operand.shape)
+        return " + ".join(part(whole, f"({index} + {p * size}u)" if p else index) for p in range(operand.parts))
 
 
 def may_be_wide(operand: Operand) -> bool:

@@ -299,7 +299,12 @@ def _reduce(d: Dispatch, covered: Coverage) -> Iterator[str]:
 def _custom(d: Dispatch, covered: Coverage) -> Iterator[str]:
     c = d.custom
     assert c is not None  # the table asks by kernel
-    n = dict(c.integers)
+    n, parts = dict(c.integers), d.operands[0].parts if d.operands else 1
+    if parts > 1:
+        yield (
+            f"Operand 0 is a product in {parts} parts of K: each of its values is the sum of {parts}, made as it is "
+            "read, so that no dispatch has to add the parts first."
+        )
     if "OWN_HEADS" in n:
         yield from _attention(d, covered, n, covered.loop)
     elif (

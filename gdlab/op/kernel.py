@@ -105,7 +105,8 @@ class Shader:
     constants alone, never from data, and stay inside the operands. `statistics`: what it can write besides, so that
     other ops of the same operands need no kernels of their own. `fold`: a second dispatch, whose operand `chunks` is
     what this one wrote, where its work is `partial`. `as_read`: x · w / √(mean x² + eps) of each row of operands x and
-    w, which a product of few rows may compute as it reads them.
+    w, which a product of few rows may compute as it reads them. `each_once`: it reads every element of operand 0 once,
+    whatever its form, so that it may as well add up the parts of a product there.
     """
 
     file: str
@@ -121,6 +122,7 @@ class Shader:
     statistics: tuple[Statistic, ...] = ()
     fold: Shader | None = None
     as_read: bool = False
+    each_once: bool = False
 
     @property
     def name(self) -> str:

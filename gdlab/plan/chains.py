@@ -38,6 +38,7 @@ class TermCluster:
     ranges: list[int] = field(default_factory=list)  # terms it writes instead of the core: columns of it
     statistics: list[int] = field(default_factory=list)  # terms it writes besides: values that the core computes
     stored: list[int] = field(default_factory=list)  # and those of core, dual and epilogue that others read, too
+    added_later: bool = False  # whether the one dispatch that reads it can add up its parts, if it is in several
     reads: dict[int, None] = field(default_factory=dict)  # terms with buffers of their own
 
     @property
@@ -137,6 +138,7 @@ class Clusters:
         for cluster in self.all:
             for terms in (cluster.prologue, cluster.epilogue, cluster.stored):
                 terms.sort()
+            cluster.added_later = self._is_added_later(cluster)
         self.missed.reverse()
         return self.all
 
@@ -175,6 +177,16 @@ class Clusters:
         host.reads.pop(term.id, None)
         for other, _, _ in operand_terms(term, self.terms):
             host.reads[other] = None
+
+    def _is_added_later(self, cluster: TermCluster) -> bool:
+        """Return whether a cluster is a product alone that one kernel reads, each element once."""
+        root, readers = self.terms.terms[cluster.root], self.needs.edges[cluster.root]
+        alone = isinstance(root.op.kernel, Contraction) and cluster.members == [root.id] and not cluster.stored
+        if not alone or len(readers) != 1 or self.needs.protected[root.id] or not self.target.merges:
+            return False
+        reader = self.terms.terms[readers[0].reader]
+        reads = [self.terms.base[i] for i in reader.inputs]
+        return isinstance(reader.op.kernel, Shader) and reader.op.kernel.each_once and reads[0] == root.id
 
     def _computed_in(self, term: Term) -> tuple[list[TermCluster], bool]:
         """Return the products that compute a term as they read it, and whether nothing else reads it. Beside other

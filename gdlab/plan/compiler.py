@@ -23,7 +23,7 @@ from gdlab.plan.verify import verify
 
 _PORTABLE = Target.portable()
 _DEFAULT = CompileOptions()
-VERSION = 4
+VERSION = 5
 
 
 def compile(

@@ -23,13 +23,15 @@ KernelName = Literal["pointwise", "reduce", "custom", "matmul", "movement", "upd
 @dataclass(frozen=True, slots=True)
 class Operand:
     """A view of a buffer as a dispatch reads it. For element i of the result it reads element
-    i (full), i mod extent (row), i div extent (column) or 0 (scalar). `shape` is the viewed shape."""
+    i (full), i mod extent (row), i div extent (column) or 0 (scalar). `shape` is the viewed shape. In several `parts`,
+    which lie one after another, it reads the sum of their elements (full)."""
 
     buffer: int
     shape: Shape
     access: Access = "full"
     extent: int = 1
     dtype: DType = DType.f32
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from gdlab.plan.dispatch import Dispatch, ParameterUpdate, PointOp
 def source_hash(d: Dispatch) -> str:
     """Return 16 hex digits over everything that the text is written from; buffers and nodes do not count."""
     place = {buffer: i for i, (buffer, _) in enumerate(d.bindings)}
-    operands = tuple((place[o.buffer], o.access, o.extent, o.dtype) for o in d.operands)
+    operands = tuple((place[o.buffer], o.access, o.extent, o.dtype, o.parts) for o in d.operands)
     r, m, c, g = d.reduce, d.matmul, d.custom, d.gather
     core = (
         r and (r.combine, r.finish, r.outer, r.length, r.inner, r.count),

@@ -47,6 +47,7 @@ class Lowered:
     buffers: list[PlanBuffer] = field(default_factory=list)
     dispatches: list[Dispatch] = field(default_factory=list)
     buffer_of: dict[int, int] = field(default_factory=dict)  # term → buffer
+    parts_of: dict[int, tuple[int, int]] = field(default_factory=dict)  # term → buffer of its parts, and their number
     copies: dict[int, int] = field(default_factory=dict)  # leaf term → buffer of the copy that an output reads
     dispatch_of: dict[int, int] = field(default_factory=dict)  # term → dispatch that computes it
     missed: list[MissedFusion] = field(default_factory=list)
@@ -56,6 +57,10 @@ class Lowered:
     def leaf_buffer(self, node: int) -> int:
         """Return the buffer of a leaf."""
         return self.buffer_of[self.terms.term_of[node]]
+
+    def home_of(self, term: int) -> tuple[int, int]:
+        """Return the buffer that a core reads a term from, and the number of parts in which it lies there."""
+        return self.parts_of.get(term) or (self.buffer_of[term], 1)
 
     def output_buffer(self, node: int) -> int:
         """Return the buffer that an output is read from: of a leaf or an alias of one, its copy."""
@@ -233,6 +238,9 @@ class Lowering:
                 flops=flops,
                 nodes=(core.node,),
             )
+            if parts.cluster.added_later:
+                self.out.parts_of[root.id] = buffer, split
+                return
             parts.operands, parts.index = [Operand(buffer, scratch.shape)], {}
         chain = parts.epilogue()
         via = core.via if "matmul" in core.via else ""

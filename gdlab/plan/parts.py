@@ -39,9 +39,9 @@ class Parts:
         """Append the operands of a core that reads memory as it lies, one each even where they are equal."""
         terms = self.lowering.terms
         for i in inputs:
-            buffer = self.lowering.out.buffer_of[terms.base[i]]
+            buffer, parts = self.lowering.out.home_of(terms.base[i])
             dtype = self.lowering.out.buffers[buffer].dtype
-            self.operands.append(Operand(buffer, terms.terms[i].type.shape, dtype=dtype))
+            self.operands.append(Operand(buffer, terms.terms[i].type.shape, dtype=dtype, parts=parts))
 
     def prologue(self, core: Term) -> tuple[PointOp, ...]:
         """Return the chain whose last value a reduction folds; without one the reduction reads operand 0."""

@@ -107,6 +107,10 @@ def _check_fields(where: str, d: Dispatch, buffers: Sequence[PlanBuffer]) -> Non
     _check_results(where, d, buffers)
     if d.kernel in _DOMAINS:
         core, inner, outer = _DOMAINS[d.kernel](d)
+        whole = next((k for k, o in enumerate(d.operands) if o.parts != 1 and (d.custom is None or k)), None)
+        if whole is not None:
+            given = f"operand {whole} in {d.operands[whole].parts} parts"
+            raise CompileError(where, "parts", given, "at most operand 0 of a kernel of its own")
         for number, (operand, need) in enumerate(zip(d.operands, core, strict=False)):
             _check_operand(where, number, operand, need, buffers)
         _check_chain(where, d, d.prologue, inner, buffers, ())
@@ -187,13 +191,17 @@ def _check_values(where: str, d: Dispatch, sums: Sequence[str]) -> None:
 
 
 def _check_operand(where: str, number: int, operand: Operand, domain: int, buffers: Sequence[PlanBuffer]) -> None:
-    """Check that every element that the access reaches lies inside the buffer."""
+    """Check that every element that the access reaches, of every part, lies inside the buffer."""
     extent = operand.extent
+    if operand.parts != 1 and (operand.parts < 1 or (operand.access, operand.dtype) != ("full", DType.f32)):
+        given = f"{operand.parts} parts, {operand.access}, {operand.dtype.name}"
+        raise CompileError(where, f"operand {number}", given, "one part, or several in f32 that are read in full")
     if operand.access in ("row", "column") and (extent < 1 or domain % extent):
         raise CompileError(where, f"operand {number}", f"extent {extent}", f"a divisor of {domain}")
     need = {"full": domain, "row": extent, "column": domain // extent, "scalar": 1}[operand.access]
     home = buffers[operand.buffer]
     held = math.prod(home.shape) if home.dtype.is_storage else home.nbytes // 4
+    need *= operand.parts
     if need > held:
         raise CompileError(where, f"operand {number}", f"{held} elements", f"{need} ({operand.access})")
 

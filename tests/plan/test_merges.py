@@ -333,6 +333,66 @@ def with_dispatch(plan: ExecutionPlan, d: Dispatch) -> ExecutionPlan:
     return replace(plan, dispatches=tuple(d if e.index == d.index else e for e in plan.dispatches))
 
 
+# parts that a reader adds ---------------------------------------------------------------------------------------------
+def turned(n: int = 128) -> list[Value]:
+    """Rotary positions on a product in parts of K, as on queries and keys."""
+    return [(ops.rope(product(m=96, n=n, k=4096), theta=1e4, head_dim=16) * 0.1).exp().mean_all()]
+
+
+@pytest.mark.parametrize("n", [128, 144])
+def test_a_kernel_adds_the_parts_of_a_product_as_it_reads_them(n: int) -> None:
+    g = graph_of(lambda: turned(n))
+    plan, apart = plan_of(g), plan_of(g, APART)
+    made, rope = plan.dispatches[:2]
+    (split,) = (d.matmul.parts for d in plan.dispatches if d.matmul is not None)
+    assert split > 1 and made.type.shape == (split, 96, n) and made.label.startswith(f"MatMul[96x{n}x4096]")
+    assert rope.label.startswith("Rope[") and [o.parts for o in rope.operands] == [split]
+    assert rope.operands[0].buffer == made.output and rope.operands[0].shape == (96, n)
+    assert len(plan.groups) == len(apart.groups) - 1 and apart.dispatches[1].kernel == "reduce"
+    (matmul,) = (node.id for node in g.nodes if node.op == "matmul")
+    assert matmul in made.origin and matmul not in plan.node_buffers and from_json(to_json(plan)) == plan
+    assert f"Operand 0 is a product in {split} parts of K" in reason(rope, wgsl_with_parts(rope)[0])
+    assert "parts of K" not in reason(apart.dispatches[2], wgsl_with_parts(apart.dispatches[2])[0])
+    needs("wgpu")
+    for device in ("cpu", "wgpu"):
+        agrees(g, plan, device)
+
+
+def test_a_product_is_added_first_where_others_read_it_or_a_kernel_reads_more() -> None:
+    def several(case: str) -> list[Value]:
+        p = product(m=96, n=128, k=64 if case == "whole" else 4096)
+        h = ops.bias_add(p, leaf("b", 128)) if case == "chain" else p
+        made = ops.softmax(h) if case == "kernel" else ops.rope(h, theta=1e4, head_dim=16)
+        read = {"readers": [p.mean_all()], "output": [p]}.get(case, [])
+        return [made, *read]
+
+    for case in ("whole", "chain", "kernel", "readers", "output"):
+        plan = plan_of(graph_of(lambda case=case: several(case)))  # type: ignore[misc]
+        assert not any(o.parts > 1 for d in plan.dispatches for o in d.operands), case
+        assert ("reduce" in {d.kernel for d in plan.dispatches[:2]}) is (case != "whole"), case
+    assert not any(o.parts > 1 for d in plan_of(graph_of(turned), APART).dispatches for o in d.operands)
+
+
+def test_parts_that_an_operand_does_not_have_are_refused() -> None:
+    plan = plan_of(graph_of(turned))
+    rope = plan.dispatches[1]
+    (x,), split = rope.operands, rope.operands[0].parts
+    for wrong, message in (
+        (replace(x, parts=split + 1), "elements"),
+        (replace(x, parts=0), "several in f32"),
+        (replace(x, parts=-1), "several in f32"),
+        (replace(x, access="scalar"), "several in f32"),
+        (replace(x, dtype=DType.f16), "several in f32"),
+    ):
+        with pytest.raises(CompileError, match=message):
+            verify(with_dispatch(plan, replace(rope, operands=(wrong,))))
+    made = plan.dispatches[0]
+    half = replace(made.operands[0], parts=2, shape=(48, 4096))
+    with pytest.raises(CompileError, match="at most operand 0 of a kernel of its own"):
+        verify(with_dispatch(plan, replace(made, operands=(half, made.operands[1]))))
+    assert source_hash(replace(rope, operands=(replace(x, parts=1),))) != rope.source_hash
+
+
 def test_results_that_a_dispatch_cannot_store_are_refused() -> None:
     plan = plan_of(graph_of(stored_sum))
     d = merged(plan)

@@ -76,6 +76,10 @@ class NumpyKernelBuilder:
         """Return all elements that operand `index` reads, as an array of `shape`."""
         operand, size = self.d.operands[index], math.prod(shape)
         data = self.arrays[operand.buffer]
+        if operand.parts > 1:
+            whole, flat = self.temporary(shape), data.reshape(-1)[: operand.parts * size]
+            self.calls.append((np.sum, (flat.reshape(operand.parts, *shape), 0, None, whole)))
+            return whole
         if operand.access == "full":
             return data.reshape(-1)[:size].reshape(shape)
         whole = self.temporary(shape)

@@ -67,7 +67,7 @@ def _work(back: bool) -> WorkRule:
 def _kernel(where: str, back: bool = False) -> Shader:
     """Return the kernel with positions from `where`: rope_offset, rope_dynamic, rope_positions."""
     files, form = f"{where}.wgsl + rope_turn.wgsl", ROPE_FORMS[where]
-    return Shader(files, _work(back), bound=rotation, in_bounds=True, numpy_form=form)
+    return Shader(files, _work(back), bound=rotation, in_bounds=True, numpy_form=form, each_once=True)
 
 
 # checks of every form -------------------------------------------------------------------------------------------------
