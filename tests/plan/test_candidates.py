@@ -170,3 +170,19 @@ def test_a_table_is_known_by_its_digest() -> None:
     assert Tuning().digest == "" and len(one.digest) == 16
     assert one.digest == Tuning((replace(one.schedules[0], nanoseconds=11),)).digest
     assert one.digest != Tuning((replace(one.schedules[0], params=(4, 8)),)).digest
+
+
+def test_gradients_of_weights_in_middle_tiles_have_k_in_two_parts_inside_a_group() -> None:
+    """They run beside other products; alone nothing is gained, and where rows lie along K it costs a tenth."""
+
+    def params(target: Target, *key: object, **more: bool) -> tuple[int, ...]:
+        return spread.matmul(ProductKey(*key, **more).product, target).params  # type: ignore[arg-type]
+
+    inside = 64, 64, 16, 8, 8, 2, 2, 1
+    assert params(LARGE, 1024, 1024, 512, "km") == params(MANY_BYTES, 1100, 1000, 256, "km") == inside
+    assert params(LARGE, 1024, 1024, 512, "mk")[-2:] == params(LARGE, 1024, 1024, 512, "mk", "nk")[-2:] == (1, 1)
+    assert params(LARGE, 1024, 1024, 255, "km")[-2:] == params(PORTABLE, 1024, 1024, 512, "km")[-2:] == (1, 1)
+    assert params(LARGE, 2048, 2048, 512, "km")[:2] == (128, 128)
+    assert params(LARGE, 1024, 512, 512, "km", dual=True)[-2:] == (1, 1), "an invocation has all of K of both"
+    little = replace(LARGE, limits=replace(LARGE.limits, workgroup_bytes=32768))
+    assert params(little, 1024, 1024, 512, "km")[-2:] == (1, 1)
