@@ -85,9 +85,9 @@ def lowered(graph: Graph, backward: Sequence[bool], options: CompileOptions, tar
     clusters = Clusters(terms, needs, options, target)
     found = Lowering(graph, terms, target, options.tile).run(clusters.assign(), needs.needed)
     found.missed = clusters.missed
-    order, groups = scheduled(found.dispatches, options.serial, options.reorder)
+    order, groups = scheduled(found.dispatches, options.serial, options.reorder, target.merges)
     if options.reorder:
-        found.order_before, found.groups_before = before_reordering(found.dispatches, order)
+        found.order_before, found.groups_before = before_reordering(found.dispatches, order, target.merges)
     place = {old: new for new, old in enumerate(order)}
     found.dispatches = [*numbered(found.dispatches, order, groups)]
     found.dispatch_of = {term: place[old] for term, old in found.dispatch_of.items()}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -331,6 +333,25 @@ def test_rows_of_a_second_product_are_not_normalized() -> None:
 # plans that do not fit ------------------------------------------------------------------------------------------------
 def with_dispatch(plan: ExecutionPlan, d: Dispatch) -> ExecutionPlan:
     return replace(plan, dispatches=tuple(d if e.index == d.index else e for e in plan.dispatches))
+
+
+# order inside of a group ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("reorder", [False, True])
+def test_dispatches_with_long_workgroups_begin_a_group(reorder: bool) -> None:
+    """In a step of training; in program order where dispatches do not merge, and one by one in `serial`."""
+    graph = differentiate(CASES["xf"].graph(True))[0]
+
+    def works(target: Target, **options: bool) -> list[list[float]]:
+        plan = plan_of(graph, target, "training", **options)
+        each = [d.flops / math.prod(d.workgroups) for d in plan.dispatches]
+        phases = [list(g) for group in plan.groups for _, g in groupby(
+            range(group.start, group.stop), lambda i: plan.dispatches[i].phase)]  # fmt: skip
+        return [[each[i] for i in found] for found in phases if len(found) > 1]
+
+    merged_works = works(MERGED, reorder=reorder)
+    assert len(merged_works) > 10 and all(found == sorted(found, reverse=True) for found in merged_works)
+    assert any(found != sorted(found, reverse=True) for found in works(APART, reorder=reorder))
+    assert works(MERGED, serial=True) == []
 
 
 # parts that a reader adds ---------------------------------------------------------------------------------------------
