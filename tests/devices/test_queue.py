@@ -187,6 +187,7 @@ def test_a_list_that_is_submitted_alone_on_hardware_tells_its_pace(load: Load, m
     def body() -> None:
         queue.wait()
         queue.gpu.poll(queue.gpu.submitted)
+        monkeypatch.setattr(queue.gpu, "adapter_class", "software")
         assert fence([list]).pace is None, "a software adapter's threads need the core"
         queue.wait()
         monkeypatch.setattr(queue.gpu, "adapter_class", "hardware")
