@@ -181,8 +181,8 @@ class Clusters:
     def _is_added_later(self, cluster: TermCluster) -> bool:
         """Return whether a cluster is a product alone that one kernel reads, each element once."""
         root, readers = self.terms.terms[cluster.root], self.needs.edges[cluster.root]
-        alone = isinstance(root.op.kernel, Contraction) and cluster.members == [root.id] and not cluster.stored
-        if not alone or len(readers) != 1 or self.needs.protected[root.id] or not self.target.merges:
+        alone = isinstance(root.op.kernel, Contraction) and len(readers) == 1  # no chain, no ranges
+        if not alone or self.needs.protected[root.id] or not self.target.merges:
             return False
         reader = self.terms.terms[readers[0].reader]
         reads = [self.terms.base[i] for i in reader.inputs]

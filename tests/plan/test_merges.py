@@ -383,11 +383,11 @@ def test_a_product_is_added_first_where_others_read_it_or_a_kernel_reads_more() 
     def several(case: str) -> list[Value]:
         p = product(m=96, n=128, k=64 if case == "whole" else 4096)
         h = ops.bias_add(p, leaf("b", 128)) if case == "chain" else p
+        first = [p.mean_all()] if case == "read before" else []
         made = ops.softmax(h) if case == "kernel" else ops.rope(h, theta=1e4, head_dim=16)
-        read = {"readers": [p.mean_all()], "output": [p]}.get(case, [])
-        return [made, *read]
+        return [made, *first, *({"read behind": [p.mean_all()], "output": [p]}.get(case, []))]
 
-    for case in ("whole", "chain", "kernel", "readers", "output"):
+    for case in ("whole", "chain", "kernel", "read before", "read behind", "output"):
         plan = plan_of(graph_of(lambda case=case: several(case)))  # type: ignore[misc]
         assert not any(o.parts > 1 for d in plan.dispatches for o in d.operands), case
         assert ("reduce" in {d.kernel for d in plan.dispatches[:2]}) is (case != "whole"), case
