@@ -8,6 +8,7 @@ import signal
 import pytest
 import slot_checker
 from machine import expected, needs, set_environment
+from marked import WORDS, is_candidate
 
 pytest_plugins = ("browser", "documents", "shells", "lessons")
 set_environment()
@@ -35,8 +36,13 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests with a browser and put them last: its event loop stays open, where plain asyncio cannot run."""
+    """Mark the tests with a browser and put them last: its event loop stays open, where plain asyncio cannot run.
+    Refuse a marked test that tests/run.py would not find."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
+    for mark in WORDS:
+        for path in {item.path for item in items if item.get_closest_marker(mark)}:
+            if not is_candidate(path, mark):
+                raise pytest.UsageError(f"{path}: given tests marked {mark}, wanted one of {WORDS[mark]} in its text")
     items.sort(key=lambda item: item.get_closest_marker("browser") is not None)

@@ -6,10 +6,10 @@ The tests with a browser and those that measure time run lavapipe as it is insta
 with little optimization (tests/helpers/machine.py); `make driver` runs the tests of kernels with all of it.
 
 A lane takes the next group of the table whenever it is free; the tests with a browser, which are the longest group,
-begin. The other groups make way for these (`nice`): a browser has processes of its own, and beside two lanes that did
-not its tests took 22:39 minutes instead of 15:18 (2 cores, 2026-11-23). Each group is one pytest, whose closing line
-says what it found and how long it took. The status is 0 if all passed. With arguments, which may name files, the rooms
-are one group.
+begin. Groups of a mark are given the files that may hold such tests (tests/helpers/marked.py). The other groups make
+way for these (`nice`): a browser has processes of its own, and beside two lanes that did not its tests took 22:39
+minutes instead of 15:18 (2 cores, 2026-11-23). Each group is one pytest, whose closing line says what it found and how
+long it took. The status is 0 if all passed. With arguments, which may name files, the rooms are one group.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from helpers.marked import files_with
 
 REPO = Path(__file__).resolve().parents[1]
 LANES = 3
@@ -99,10 +101,10 @@ class Tests:
 
 def groups_of(arguments: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Each group with what pytest is told of its files."""
-    yield "browser", []
     if arguments:
-        yield "rooms", []
+        yield from (("browser", []), ("rooms", []))
         return
+    yield "browser", files_with("browser")
     named = [f"tests/{room}" for rooms in GROUPS.values() for room in rooms]
     for group, rooms in GROUPS.items():
         yield group, [f"tests/{room}" for room in rooms] or [f"--ignore={place}" for place in named]
@@ -120,7 +122,7 @@ def main(arguments: list[str]) -> int:
             lane.start()
         for lane in lanes:
             lane.join()
-        tests.run("clock", [])
+        tests.run("clock", [] if arguments else files_with("clock"))
     finally:
         tests.end()
     passed = {0, NO_TESTS} if arguments else {0}
