@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
+import fastjsonschema
 import jsonschema
 import networks
 import pytest
@@ -27,6 +28,41 @@ def validator() -> Any:
     schema = json.loads((files("gdlab.view.document") / "schema.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
+
+
+@cache
+def compiled_schema() -> Callable[[Any], Any]:
+    """The same schema as one Python function, which raises: 0.02 s for a document that `validator` takes 0.7 s for."""
+    return fastjsonschema.compile(_draft_7(validator().schema))  # type: ignore[no-any-return]
+
+
+def _draft_7(schema: Any) -> Any:
+    """The schema in the words of the draft that `fastjsonschema` knows, which has another for `prefixItems`."""
+    if isinstance(schema, list):
+        return [_draft_7(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    old = {key: _draft_7(value) for key, value in schema.items() if key not in ("$id", "$schema")}
+    if "prefixItems" in old:
+        old |= {"additionalItems": old.pop("items", True), "items": old.pop("prefixItems")}
+    return old
+
+
+def holds_form(data: Any) -> bool:
+    """Return whether the document has the form of its schema."""
+    try:
+        compiled_schema()(data)
+    except fastjsonschema.JsonSchemaValueException:
+        return False
+    return True
+
+
+def faults_of_form(data: Any) -> list[tuple[str, str]]:
+    """Return where the document breaks its schema, and how."""
+    if holds_form(data):
+        return []
+    faults = [("/".join(map(str, e.path)), e.message[:200]) for e in validator().iter_errors(data)]
+    return faults or [("", "only the compiled schema refuses it")]
 
 
 def plan_holds(document: Document) -> None:
@@ -54,8 +90,7 @@ def checked(document: Document, schema: bool = True) -> Document:
     data = restored(json.loads(document.json()))
     assert [note for note in data["notes"] if "breaks a rule" in note["text"]] == []
     if schema:
-        faults = [("/".join(map(str, e.path)), e.message[:200]) for e in validator().iter_errors(data)]
-        assert faults == []
+        assert faults_of_form(data) == []
     return document
 
 
@@ -79,8 +114,9 @@ def pairs(rows: dict[str, list[int]]) -> Iterator[tuple[int, int]]:
             yield i, rows["ids"][k]
 
 
-def brute(document: Document, entity: str) -> set[str]:
-    """Select by the words of the contract, without any index."""
+@lru_cache(maxsize=2)
+def neighbours(document: Document) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Return the links of each entity, down and up."""
     data = document.data
     base = data["wgsl_base"]
     texts = [k["wgsl"].split("\n") for k in Table((data["plan"] or {}).get("kernels"), "kernels")]
@@ -96,6 +132,13 @@ def brute(document: Document, entity: str) -> set[str]:
             x, y = name(each["a"], a), name(each["b"], b)
             down.setdefault(x, set()).add(y)
             up.setdefault(y, set()).add(x)
+    return down, up
+
+
+def brute(document: Document, entity: str) -> set[str]:
+    """Select by the words of the contract, without any index."""
+    data = document.data
+    down, up = neighbours(document)
 
     def closure(start: str, ways: dict[str, set[str]], whole_kernels: bool) -> set[str]:
         found, waiting = {start}, [start]

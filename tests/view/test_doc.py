@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import networks
 import pytest
-from documents import STAGES, brute, checked, doc_of, entities
+from documents import STAGES, brute, checked, doc_of, entities, faults_of_form, holds_form, validator
 from places import REPO, TESTS
 from random_graphs import random_graph
 
@@ -21,6 +23,7 @@ from gdlab.view.document.columns import Table
 from gdlab.view.document.document import Document
 from gdlab.view.document.links import link
 from gdlab.view.document.make import graph_doc, study_doc
+from gdlab.view.document.shortened import restored
 from gdlab.view.document.sources import function_source
 
 
@@ -49,6 +52,30 @@ def test_random_documents_keep_every_rule(seed: int) -> None:
     document = doc_of(study, schema=seed % 5 == 0)
     assert document.data["notes"] == []
     replayed(document)
+
+
+def test_the_compiled_schema_refuses_what_the_schema_refuses() -> None:
+    """Values of a small document in turn are replaced by one of another type: both say yes, or both say no."""
+    with Graph() as g:
+        g.set_outputs(ops.neg(ops.neg(ops.input("x", (3, 4)))) + ops.input("y", (3, 4)))
+    data = restored(json.loads(Study(g, device="cpu").doc.json()))
+    found = list(places(data))
+    said = []
+    for at, (inside, key) in enumerate(found[:: len(found) // 20]):
+        kept, inside[key] = inside[key], (None, -1.5, "no", [], {"no": 1}, [1, 2, 3, 4, 5, 6])[at % 6]
+        said.append(validator().is_valid(data))
+        assert holds_form(data) == said[-1], (at, key, kept)
+        inside[key] = kept
+    assert said.count(False) > 8 and faults_of_form(data) == []
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """(container, key) of every field of a document, and of the first values of its lists."""
+    keys = list(value) if isinstance(value, dict) else range(min(2, len(value)))
+    for key in keys:
+        yield value, key
+        if isinstance(value[key], dict | list):
+            yield from places(value[key])
 
 
 def test_a_bare_graph_has_a_document() -> None:
