@@ -1,4 +1,5 @@
-"""Drive JupyterLab or Notebook 7 in Chromium: one server and one browser per test session, a fresh page per test.
+"""Drive JupyterLab or Notebook 7 in Chromium: one server and one browser per test session, a fresh page per test, or
+the page of JupyterLab that tests share (`lab_page`).
 
     def test_it(lab: Server, page: Page) -> None:
         open_notebook(page, lab, ["1 + 1"])
@@ -38,6 +39,9 @@ from playwright.sync_api import (
     FloatRect,
     Locator,
     Page,
+    Request,
+    ViewportSize,
+    WebError,
     sync_playwright,
 )
 
@@ -172,15 +176,23 @@ class Watch:
 
     def on(self, context: BrowserContext) -> None:
         context.on("console", self.on_console)
-        context.on("weberror", lambda fault: self.note("page error", f"{fault.error.message}\n{fault.error.stack}"))
-        context.on("request", lambda request: self.on_request(request.url))
+        context.on("weberror", self.on_error)
+        context.on("request", self.on_request)
+
+    def off(self, context: BrowserContext) -> None:
+        context.remove_listener("console", self.on_console)
+        context.remove_listener("weberror", self.on_error)
+        context.remove_listener("request", self.on_request)
 
     def on_console(self, message: ConsoleMessage) -> None:
         if message.type == "error":
             self.note("console error", f"{message.text} ({message.location.get('url', '')})")
 
-    def on_request(self, url: str) -> None:
-        parts = urlsplit(url)
+    def on_error(self, fault: WebError) -> None:
+        self.note("page error", f"{fault.error.message}\n{fault.error.stack}")
+
+    def on_request(self, request: Request) -> None:
+        url, parts = request.url, urlsplit(request.url)
         if parts.scheme in ("http", "https", "ws", "wss") and parts.hostname not in ("127.0.0.1", "localhost"):
             self.note("request outside the host", url)
 
@@ -194,11 +206,19 @@ def watch() -> Watch:
     return Watch()
 
 
+SIZE: ViewportSize = {"width": 1500, "height": 950}
+
+
+def profile(browser: Browser) -> BrowserContext:
+    context = browser.new_context(viewport=SIZE)
+    context.set_default_timeout(60_000)
+    return context
+
+
 @pytest.fixture
 def context(browser: Browser, watch: Watch) -> Iterator[BrowserContext]:
     """A fresh browser profile; every page opened in it is watched."""
-    context = browser.new_context(viewport={"width": 1500, "height": 950})
-    context.set_default_timeout(60_000)
+    context = profile(browser)
     watch.on(context)
     yield context
     pages = context.pages
@@ -207,12 +227,68 @@ def context(browser: Browser, watch: Watch) -> Iterator[BrowserContext]:
 
 
 @pytest.fixture
-def page(context: BrowserContext, request: pytest.FixtureRequest) -> Iterator[Page]:
+def page(fresh_page: Page) -> Page:
+    """A fresh page; a test module's own fixture of this name may give `app_page` instead."""
+    return fresh_page
+
+
+@pytest.fixture
+def app_page(browser: Browser, request: pytest.FixtureRequest) -> Page:
+    """The page of JupyterLab that tests share; for Notebook 7 a fresh one. (`browser` marks the test.)"""
+    seven = "notebook7" in request.fixturenames or "notebook7" in request.node.name
+    page: Page = request.getfixturevalue("fresh_page" if seven else "lab_page")
+    return page
+
+
+@pytest.fixture
+def fresh_page(context: BrowserContext, request: pytest.FixtureRequest) -> Iterator[Page]:
+    page = new_page(context)
+    yield page
+    shot(page, re.sub(r"[^\w.-]+", "-", request.node.name))
+
+
+def new_page(context: BrowserContext) -> Page:
     page = context.new_page()
     if SLOW > 1:
         context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": SLOW})
+    return page
+
+
+@pytest.fixture(scope="session")
+def shared_pages(browser: Browser) -> Iterator[list[Page]]:
+    """The page that `lab_page` gives, if there is one."""
+    pages: list[Page] = []
+    yield pages
+    for page in pages:
+        page.context.close()
+
+
+@pytest.fixture
+def lab_page(
+    browser: Browser, shared_pages: list[Page], watch: Watch, request: pytest.FixtureRequest
+) -> Iterator[Page]:
+    """A page in which JupyterLab may be loaded already: `open_notebook` opens a notebook with a kernel of its own in it
+    (2.5 s of processor time) instead of loading JupyterLab anew (12 s). After a test that failed it is another page."""
+    if not shared_pages:
+        shared_pages.append(new_page(profile(browser)))
+    page, failed = shared_pages[0], request.session.testsfailed
+    page.set_viewport_size(SIZE)
+    watch.on(page.context)
     yield page
     shot(page, re.sub(r"[^\w.-]+", "-", request.node.name))
+    watch.off(page.context)  # before documents are closed: what the host says of kernels that end is no fault
+    faults = watch.judged(page.context.pages)
+    if faults or request.session.testsfailed > failed:
+        shared_pages.remove(page)
+        page.context.close()
+    elif loaded(page):
+        page.evaluate(CLOSE)
+    assert faults == []
+
+
+def loaded(page: Page) -> bool:
+    """Return whether an application of Jupyter is loaded in the page."""
+    return bool(page.evaluate("window.jupyterapp !== undefined"))
 
 
 def shot(page: Page, name: str) -> Path:
@@ -258,9 +334,22 @@ def open_notebook(page: Page, server: Server, cells: list[str] | Path, name: str
     else:
         made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=PYTHON)
         nbformat.write(made, path)
-    visit(page, server, name)
+    if server.app == "jupyterlab" and page.url.startswith(f"{server.url}/lab") and loaded(page):
+        page.evaluate(CLOSE)
+        command(page, "docmanager:open", path=name)
+        page.locator(".jp-Notebook .jp-Cell").first.wait_for()
+    else:
+        visit(page, server, name)
     wait_idle(page)
     return path
+
+
+# Close all documents of the application without a question, and end their kernels.
+CLOSE = """async () => {
+  const {shell, serviceManager} = window.jupyterapp;
+  for (const each of [...shell.widgets('main')]) each.dispose();
+  await serviceManager.sessions.shutdownAll();
+}"""
 
 
 def visit(page: Page, server: Server, name: str) -> None:

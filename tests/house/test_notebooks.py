@@ -20,6 +20,12 @@ ENTITIES = "all => new Set(all.map(e => e.dataset.entity)).size"
 BETWEEN = "all => all.reduce((n, e) => n + Math.max(0, e.getAttribute('aria-label').split('; ').length - 2), 0)"
 
 
+@pytest.fixture
+def page(app_page: Page) -> Page:
+    """The page of JupyterLab that tests share."""
+    return app_page
+
+
 def pictures(book: NotebookNode) -> list[int]:
     """The cells whose outputs hold a document."""
     return [i for i, c in enumerate(book.cells) if any(PICTURE in o.get("data", {}) for o in c.get("outputs", []))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from browser import Server, cell, open_notebook, output, run_cell, settled, shot, theme
 from playwright.sync_api import Page, expect
 from shells import BODY
@@ -21,6 +22,12 @@ CHECK = 'calls._KERNELS["matmul"] = wrong\n%graph_check mlp --device cpu\ncalls.
 CELLS = [SETUP, "%%graph mlp --train --device cpu --height 420\n" + BODY, CHECK, "print(mlp.doc.selection)"]
 CUT = """e => [e, ...e.querySelectorAll('div')].filter(e => e.scrollWidth > e.clientWidth + 1).length"""
 GROUND = """([e, color]) => getComputedStyle(e).backgroundColor === color"""
+
+
+@pytest.fixture
+def page(app_page: Page) -> Page:
+    """The page of JupyterLab that tests share."""
+    return app_page
 
 
 def test_a_failed_check_is_drawn_and_its_link_selects(lab: Server, page: Page) -> None:

@@ -37,6 +37,12 @@ def selected(view: Locator) -> list[str]:
 
 
 @pytest.fixture
+def page(app_page: Page) -> Page:
+    """The page of JupyterLab that tests share."""
+    return app_page
+
+
+@pytest.fixture
 def written(lab: Server, page: Page) -> Locator:
     open_notebook(page, lab, ["import numpy as np\n%load_ext gdlab", NET])
     run_cell(page, 0)

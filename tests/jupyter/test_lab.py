@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import nbformat
+import pytest
 from browser import (
     Server,
     cell,
@@ -26,6 +27,12 @@ from places import NOTEBOOKS
 from playwright.sync_api import Page, expect
 
 TOUR = NOTEBOOKS / "tour.ipynb"
+
+
+@pytest.fixture
+def page(app_page: Page) -> Page:
+    """The page of JupyterLab that tests share."""
+    return app_page
 
 
 def state(page: Page) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from browser import Server, box_of, open_notebook, output, run_cell, shot, theme
 from playwright.sync_api import Page
 
@@ -26,6 +27,12 @@ s.gelu(x, a)
 s.finish_with_fusion_and_reorder()
 %graph_record s
 """
+
+
+@pytest.fixture
+def page(app_page: Page) -> Page:
+    """The page of JupyterLab that tests share."""
+    return app_page
 
 
 def wait_ground(page: Page, color: str) -> None:

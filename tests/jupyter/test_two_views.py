@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 from browser import Server, cell, command, open_notebook, run_again, run_cell
 from lab_steps import NET, wait_steps
 from playwright.sync_api import Locator, Page
 
 WIDTH = "e => e.getBoundingClientRect().width"
+
+
+@pytest.fixture
+def page(app_page: Page) -> Page:
+    """The page of JupyterLab that tests share."""
+    return app_page
 
 
 def stage(view: Locator) -> Locator:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from browser import Server, cell, open_notebook, output, run_cell, shot, theme
 from playwright.sync_api import Locator, Page
 
@@ -31,6 +32,12 @@ print(json.dumps({"watches": [[w.name, w.value, w.step] for w in r.lookout.watch
 )
 
 ASK_W1 = LOOK + 'print(json.dumps({"look": look("interval:2")}))'
+
+
+@pytest.fixture
+def page(app_page: Page) -> Page:
+    """The page of JupyterLab that tests share."""
+    return app_page
 
 
 def said(page: Page, index: int) -> dict[str, object]:
