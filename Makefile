@@ -83,6 +83,10 @@ soak: .venv/.test .venv/.machine ## 100,000 steps, and 200 studies one after the
 numbers: .venv/.test .venv/.machine ## sizes and counts are one number each: every model, every update
 	@GDLAB_NUMBERS=1 $(PYTHON) -m pytest tests/view/test_numbers.py
 
+.PHONY: matrix
+matrix: .venv/.test .venv/.machine ## random cases of which the other tests take the first: documents of 200 graphs
+	@GDLAB_MATRIX=1 $(PYTHON) -m pytest tests/view/test_doc_everywhere.py
+
 .PHONY: bench
 bench: .venv/.test ## print the benchmark table
 	@$(PYTHON) -m benchmarks
