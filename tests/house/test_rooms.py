@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -55,9 +56,17 @@ def room_of(path: Path) -> str:
     return longest_room(path.relative_to(PACKAGE).with_suffix("").parts)
 
 
+@cache
+def statements(text: str) -> tuple[tuple[ast.Import | ast.ImportFrom, ...], tuple[str, ...]]:
+    """Return the import statements and the names of the classes of a module, wherever in the text they stand."""
+    nodes = list(ast.walk(ast.parse(text)))
+    imports = tuple(node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
+    return imports, tuple(node.name for node in nodes if isinstance(node, ast.ClassDef))
+
+
 def imports_in(text: str, here: tuple[str, ...] = ()) -> Iterator[tuple[int, str]]:
     """(line, absolute dotted name) of every import, wherever in the text it stands; `from a import b` gives a.b."""
-    for node in ast.walk(ast.parse(text)):
+    for node in statements(text)[0]:
         match node:
             case ast.Import(names=names):
                 yield from ((node.lineno, alias.name) for alias in names)
@@ -88,8 +97,7 @@ PUBLIC_TWICE = {"Node", "Sweep"}
 
 def test_a_class_name_is_one_class() -> None:
     paths = [*MODULES, *sorted((REPO / "benchmarks").glob("*.py")), *sorted(HELPERS.glob("*.py"))]
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in paths]
-    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    names = Counter(name for path in paths for name in statements(path.read_text(encoding="utf-8"))[1])
     assert {name for name, times in names.items() if times > 1} == PUBLIC_TWICE
 
 
