@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from child import run_child
+from child import run_in_shared_child
 
 PROGRAM = """
 import threading
@@ -97,4 +97,4 @@ for closing in (compiled, eager, executor):
 
 
 def test_no_door_waits_for_the_turn_of_the_feed(device: str) -> None:
-    run_child(PROGRAM.format(device=device), 60)
+    run_in_shared_child(PROGRAM.format(device=device), 60)
