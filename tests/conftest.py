@@ -6,12 +6,14 @@ import gc
 import signal
 
 import pytest
-import slot_checker
 from machine import expected, needs, set_environment
 from marked import WORDS, is_candidate
 
+set_environment()  # before NumPy is loaded, which reads it then
+
+import slot_checker  # noqa: E402
+
 pytest_plugins = ("browser", "documents", "shells", "lessons")
-set_environment()
 
 
 def pytest_configure() -> None:

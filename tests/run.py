@@ -42,6 +42,7 @@ GROUPS: dict[str, tuple[str, ...]] = {  # of rooms, the longest first; "other ro
     "plan": ("plan",),
 }
 UNTUNED = {"GALLIVM_PERF": "", "LP_NATIVE_VECTOR_WIDTH": ""}  # lavapipe as it is installed, for the groups in MARKS
+THREADS = {"OPENBLAS_DEFAULT_NUM_THREADS": ""}  # as many as it takes, for the clock
 NICE = ["nice", "-n", "5"] if shutil.which("nice") else []  # what makes way for a browser; not on Windows
 NO_TESTS = 5  # pytest's status when nothing was selected
 
@@ -69,8 +70,8 @@ class Tests:
             begun = time.monotonic()
             if self.ended:
                 return
-            driver = {**UNTUNED, **os.environ} if group in MARKS else None
-            process = subprocess.Popen(command, cwd=REPO, env=driver, stdout=output, stderr=subprocess.STDOUT)
+            given = {**(UNTUNED if group in MARKS else {}), **(THREADS if group == "clock" else {}), **os.environ}
+            process = subprocess.Popen(command, cwd=REPO, env=given, stdout=output, stderr=subprocess.STDOUT)
             self.processes.append(process)
             process.wait()
             output.seek(0)
