@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-import nbformat
 import pytest
 from machine import chromium, needs
 from places import REPO
@@ -332,6 +331,8 @@ def open_notebook(page: Page, server: Server, cells: list[str] | Path, name: str
     if isinstance(cells, Path):
         shutil.copy(cells, path)
     else:
+        import nbformat  # not above: every run of pytest would take 3 s of processor time for it
+
         made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=PYTHON)
         nbformat.write(made, path)
     if server.app == "jupyterlab" and page.url.startswith(f"{server.url}/lab") and loaded(page):

@@ -10,7 +10,6 @@ from importlib.resources import files
 from typing import Any
 
 import fastjsonschema
-import jsonschema
 import networks
 import pytest
 
@@ -25,6 +24,8 @@ STAGES = ["written", "optimized", "derivative", "final", "derivative:written"]
 @cache
 def validator() -> Any:
     """The JSON Schema of documents, itself checked."""
+    import jsonschema  # not above: every run of pytest would take 3 s of processor time for it
+
     schema = json.loads((files("gdlab.view.document") / "schema.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import nbformat
 import pytest
 from IPython.utils.capture import capture_output
-from nbformat import NotebookNode
 from places import NOTEBOOKS
 from shells import fresh_shell, told
 
 from gdlab.rewrite import RULES
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 WITHOUT_PICTURE = re.compile(r"--quiet|^%graph_(check|trace|watch)")
 LESSONS = ("chain_rule", "fusion", "bytes", "tape")
@@ -22,6 +23,8 @@ SHOWN = ("tour", "models")  # notebooks that show before they ask
 
 
 def read(name: str) -> NotebookNode:
+    import nbformat  # not above: every run of pytest would take 3 s of processor time for it
+
     return nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
 
 
