@@ -24,7 +24,7 @@ from gdlab.base.errors import CheckpointError
 from gdlab.graph import Graph
 from gdlab.session import Session, build_inference_session, build_session, checkpoint
 
-KILLS = int(os.environ.get("GDLAB_KILLS", "10"))  # `make faults`: 50
+KILLS = int(os.environ.get("GDLAB_KILLS", "6"))  # `make faults`: 50
 
 
 def steps(session: Session, count: int) -> list[float]:

@@ -19,7 +19,7 @@ from gdlab.session import build_session
 from gdlab.session.run.runner import Runner
 from gdlab.session.updates import UpdateSettings
 
-CALLS = int(os.environ.get("GDLAB_FUZZ", "1000"))  # `make faults`: 10,000
+CALLS = int(os.environ.get("GDLAB_FUZZ", "600"))  # `make faults`: 10,000
 ROUNDS = int(os.environ.get("GDLAB_ROUNDS", "60"))  # `make faults`: 1,000
 
 
@@ -107,8 +107,14 @@ session.set_adam(1e-4)
 """
 
 
-@pytest.mark.parametrize("how", EXITS)
+@pytest.mark.parametrize(
+    ("device", "how"),
+    [(device, how) for device in ("cpu", "wgpu") for how in EXITS if (device, how) != ("wgpu", "sys.exit")],
+)
 def test_an_exit_in_mid_run_is_clean(device: str, how: str, tmp_path: Path) -> None:
+    """`sys.exit` beside steps on wgpu: tests/devices/test_wgpu.py."""
+    if device == "wgpu":
+        needs(device)
     done = child("-c", BEGIN + EXITS[how], str(tmp_path / "a"), device)
     errors = [line for line in done.stderr.splitlines() if "owner thread: given closed" not in line]
     quiet = how != "save"  # a thread of the user's own may tell that the device is closed
