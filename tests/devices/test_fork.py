@@ -79,7 +79,7 @@ CASES = {
 
 @cache
 def told_of_cases() -> dict[str, str]:
-    """What each case prints, one behind the other in one parent."""
+    """Return what each case prints, one behind the other in one parent."""
     body = "".join(f"\n{CASES[case]}\nforked(run)\nprint('end of a case', flush=True)" for case in CASES)
     return dict(zip(CASES, output_of(body).split("end of a case\n"), strict=False))
 

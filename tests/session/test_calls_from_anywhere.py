@@ -58,7 +58,9 @@ def call(study, kind, name):
         assert "Session(): use" not in str(error)
 
 """
-PROGRAM = CALLS + """
+PROGRAM = (
+    CALLS
+    + """
 def feed_calling(called, kind, name):
     def feed(step):
         if step == 1:
@@ -126,9 +128,12 @@ for kind, name in names:
         assert owner() is before and owner().call(lambda: 7) == 7, (kind, name)
 assert calls[0] >= 2 * len(names) > 40 * len(KINDS)
 """
+)
 
 
-FORKED = CALLS + """
+FORKED = (
+    CALLS
+    + """
 import faulthandler, os, sys
 
 FILES = {{"save_checkpoint", "load_checkpoint", "controls"}}
@@ -166,6 +171,7 @@ for running in (False, True) if DEVICE == "cpu" else (False,):
 study.runner.stop()
 study.close()
 """
+)
 
 
 EVERY = ("session", "runner", "study")
