@@ -200,7 +200,6 @@ class Bindings:
             return f"vec4<f32>({self.at(operand, index)})"
         return "vec4<f32>(" + ", ".join(self.at(operand, f"{index} + {q}u") for q in range(4)) + ")"
 
-
     def _sum(self, operand: Operand, part: Callable[[Operand, str], str], index: str) -> str:
         whole, size = replace(operand, parts=1), math.prod(operand.shape)
         return " + ".join(part(whole, f"({index} + {p * size}u)" if p else index) for p in range(operand.parts))
