@@ -28,8 +28,8 @@ PATIENCE_SECONDS = 5.0  # between the end of a submission and the news of it
 
 @dataclass(slots=True)
 class Pace:
-    """How long a list of dispatches takes where the adapter has nothing else to do, as far as is known, and when it was
-    submitted so last."""
+    """The time that a list of dispatches takes where the adapter has nothing else to do, as far as is known, and the
+    time of its last submission in this state."""
 
     seconds: float = 0.0
     begun: float = 0.0
