@@ -191,9 +191,7 @@ def _loaded_values(d: Dispatch, p: Matmul) -> tuple[int, int]:
     if kind == "tile":
         t = Tiling(*d.params)
         steps = t.steps(p.k) * t.inner * t.outer
-        columns = t.own_columns(p)
-        tiles = -(-p.m // t.rows) * -(-p.n // columns)
-        return tiles * t.rows * steps, tiles * columns * steps
+        return t.tiles(p) * t.rows * steps, t.tiles(p) * t.own_columns(p) * steps
     if kind == "registers":
         rows, columns = d.params
         tiles = -(-p.m // rows) * -(-p.n // columns)

@@ -45,6 +45,10 @@ class Tiling:
         """Return the columns of a result that a group computes."""
         return self.columns if p.dual is None else self.columns // 2
 
+    def tiles(self, p: Matmul) -> int:
+        """Return the number of tiles of a result."""
+        return -(-p.n // self.own_columns(p)) * -(-p.m // self.rows)
+
     def steps(self, k: int) -> int:
         """Return the steps of K in one part, a multiple of `depth`."""
         tiles = -(-k // self.depth)
@@ -74,7 +78,7 @@ def shared_tiles(text: WgslText, product: Product, params: tuple[int, ...]) -> N
     t = Tiling(*params)
     p, node = product.p, product.node
     _head(text, product, t)
-    across, tiles = -(-p.n // t.own_columns(p)), _tiles(p, t)
+    across, tiles = -(-p.n // t.own_columns(p)), t.tiles(p)
     with text.working(WHERE):
         text.add(f"@compute @workgroup_size({t.workers * t.inner})\n{MAIN}")
         text.add(f"    let flat = {FLAT};\n    let tile = flat % {tiles}u;", node)
@@ -94,11 +98,6 @@ def shared_tiles(text: WgslText, product: Product, params: tuple[int, ...]) -> N
     with text.working(STORE):
         _store(text, product, t)
     text.add("}")
-
-
-def _tiles(p: Matmul, t: Tiling) -> int:
-    """Return the number of tiles of a result."""
-    return -(-p.n // t.own_columns(p)) * -(-p.m // t.rows)
 
 
 def _head(text: WgslText, product: Product, t: Tiling) -> None:
@@ -373,7 +372,7 @@ def _keep_four(text: WgslText, product: Product, t: Tiling, c: TileCopy, start: 
 def _store(text: WgslText, product: Product, t: Tiling) -> None:
     p, node = product.p, product.node
     rows_end, columns_end = p.m % t.rows != 0, p.n % t.own_columns(p) != 0
-    begin = f"flat / {_tiles(p, t)}u % {t.outer}u * {p.m * p.n}u" if t.outer > 1 else "0u"
+    begin = f"flat / {t.tiles(p)}u % {t.outer}u * {p.m * p.n}u" if t.outer > 1 else "0u"
     text.add(f"    let begin = {begin};", node)
     for r in range(t.down):
         text.add("    {", node)

@@ -39,7 +39,7 @@ _LARGE = 1 << 26  # multiply-adds from which a product is worth a longer compila
 
 Tile = tuple[int, int]  # rows and columns of a result
 # rows, columns, steps; rows and columns per invocation; parts of K in a group, and beside one another
-Tiling = tuple[int, int, int, int, int, int, int]
+TileNumbers = tuple[int, int, int, int, int, int, int]
 ProductKernel = Literal["registers", "vector", "k-parallel", "tile"]  # the first word of a product's variant
 
 
@@ -331,7 +331,7 @@ TILES: dict[bool, tuple[Tile, ...]] = {
 }  # fmt: skip
 
 
-def _tiling(p: Matmul) -> Tiling | None:
+def _tiling(p: Matmul) -> TileNumbers | None:
     """Return the tiling that was fastest on an H200 (sweep of 2026-11-21): the largest tiles that make enough groups,
     with K in parts where they do not; None for results too small for tiles."""
     wide, middle, small = (2 * min(p.m, p.n) >= tile[0] for tile in (WIDE, MIDDLE, SMALL))
@@ -363,7 +363,7 @@ def halves(tiling: Sequence[int]) -> bool:
     return right == 8 and inner == outer == 1
 
 
-def _beside_others(p: Matmul, tiling: Tiling, limits: Limits) -> Tiling:
+def _beside_others(p: Matmul, tiling: TileNumbers, limits: Limits) -> TileNumbers:
     """Return the tiling with K in two parts inside of a group for gradients of weights in middle tiles, where workgroup
     memory holds two buffers of both. They run beside other products, whose larger groups leave room for few of one
     warp or two: an Adam step of `xfM` takes 13.63 ms instead of 13.95, a product alone the same (1,024 x 1,024, 512 to
@@ -378,7 +378,7 @@ def tiles_of(p: Matmul, tile: Sequence[int]) -> int:
     return -(-p.m // tile[0]) * -(-p.n // tile[1])
 
 
-def shared_tiles(p: Matmul, tiling: Tiling, limits: Limits) -> Schedule:
+def shared_tiles(p: Matmul, tiling: TileNumbers, limits: Limits) -> Schedule:
     """Schedule shared tiles; `params` = rows, columns, steps; rows and columns per invocation; buffers; parts of K in a
     group, and beside one another (their sums are added by a second dispatch)."""
     rows, columns, depth, down, right, inner, outer = tiling
