@@ -21,6 +21,7 @@ from benchmarks import steps
 from benchmarks.passes import LARGE
 from gdlab import kernels, ops
 from gdlab.autodiff import differentiate
+from gdlab.devices import native
 from gdlab.devices.base import KEPT, owner
 from gdlab.devices.cpu.call_lanes import flat
 from gdlab.devices.cpu.chain_calls import Scratch, array, build, emit
@@ -243,7 +244,7 @@ def test_the_c_loop_records_what_python_records(no_loop: None, monkeypatch: pyte
     found, in_c = losses(4)
     assert in_c == (pass_recording.loop() is not None)
     pass_recording.loop.cache_clear()
-    monkeypatch.setattr(pass_recording.shutil, "which", lambda name: None)
+    monkeypatch.setattr(native.shutil, "which", lambda name: None)
     assert losses(4) == (found, False) and len(set(found)) == 4
 
 
@@ -251,7 +252,7 @@ def test_a_compiler_that_fails_is_as_none(
     no_loop: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(pass_recording.shutil, "which", lambda name: str(tmp_path / "cc"))
+    monkeypatch.setattr(native.shutil, "which", lambda name: str(tmp_path / "cc"))
     assert pass_recording.loop() is None and not list(tmp_path.rglob("*.so"))
 
 

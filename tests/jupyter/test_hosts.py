@@ -215,7 +215,7 @@ def test_b9_a_page_that_reloads_in_mid_run_says_so_and_is_live_again_after_it(ho
     bring(page, 3)
     button = cell(page, 3).locator('[data-command="step"]').first
     button.wait_for()
-    reason = str(button.evaluate("button => button.disabled ? button.title : ''"))  # both of one moment: the run may end
+    reason = str(button.evaluate("button => button.disabled ? button.title : ''"))  # of one moment: the run may end
     assert reason == "" or "until a running one ends" in reason or reason == "the session is running"
     wait_steps(page, 3, 150)
     wait_idle(page)

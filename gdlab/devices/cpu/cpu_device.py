@@ -112,7 +112,7 @@ class CpuProgram(Program):
         self.blocks = _blocks(plan, shared)
         self.given: Array | None = None
         self.reads_scalars = plan.reads_scalars
-        self.launches = self.queue.recorded(self._bound(plan.dispatches))
+        self.launches = self.queue.recorded_fused(self._bound(plan.dispatches))
         self.update_launches = self.early_launches = self.queue.recorded([])
         self.window: tuple[int, int] | None = None
         self.times: list[tuple[int, float]] = []
@@ -216,7 +216,7 @@ class CpuProgram(Program):
     def _rebound(self, list: CpuRecorded, buffer: int) -> CpuRecorded:
         touched = (any(b == buffer for b, _ in bound.dispatch.bindings) for bound in list.bounds)
         made = zip(list.bounds, touched, strict=True)
-        return self.queue.recorded([self._bound([a.dispatch])[0] if new else a for a, new in made])
+        return self.queue.recorded_fused([self._bound([a.dispatch])[0] if new else a for a, new in made])
 
     def configure(self, update: Update) -> None:
         """Make the update's calls; new state starts at zero."""
@@ -229,7 +229,7 @@ class CpuProgram(Program):
                 self.arrays[b.id] = zeros(b.shape, b.dtype.numpy)
                 self.arrays[b.id].fill(0)  # touches its pages now
         bounds = self._bound(update.dispatches)
-        self.update_launches, self.early_launches = map(self.queue.recorded, (bounds, bounds[: update.early]))
+        self.update_launches, self.early_launches = map(self.queue.recorded_fused, (bounds, bounds[: update.early]))
         self._touch_scratch()
         self.update = update
         self.flushes = self._flushes()

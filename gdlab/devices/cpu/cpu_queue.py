@@ -36,6 +36,7 @@ from gdlab.devices.buffer_pool import Pool, size_class
 from gdlab.devices.cpu.call_lanes import flat, is_worth_it, joined
 from gdlab.devices.cpu.calls import steps_of
 from gdlab.devices.cpu.chain_calls import Scratch
+from gdlab.devices.cpu.fused_calls import fused
 from gdlab.devices.cpu.update_calls import rule_scalars
 from gdlab.devices.fit import zeros
 from gdlab.op.numpy_form import NumpyCall
@@ -68,21 +69,22 @@ def _quiet() -> Context | _Errstate:
 
 class CpuRecorded(Recorded):
     """A list of dispatches as one list of calls. Updates by one rule, each of other parameters, run at the same time
-    where there are lanes."""
+    where there are lanes. `runs`: the calls of each dispatch, where they are not those that were bound."""
 
-    def __init__(self, bounds: Sequence[Bound]) -> None:
+    def __init__(self, bounds: Sequence[Bound], runs: Sequence[Sequence[NumpyCall]] | None = None) -> None:
         self.bounds, self.whole, self.count = tuple(bounds), True, len(bounds)
         self.calls: list[NumpyCall] = []
         self.ends: list[int] = []  # per dispatch: the calls until it has ended
-        for updates, some in groupby(self.bounds, _updates):
-            listed = [*some]
-            together = joined(call for bound in listed for call in bound.run) if updates else []
+        pairs = zip(self.bounds, runs or [bound.run for bound in bounds], strict=True)
+        for updates, some in groupby(pairs, lambda pair: _updates(pair[0])):
+            listed = [run for _, run in some]
+            together = joined(call for run in listed for call in run) if updates else []
             if any(is_worth_it(call) for call, _ in together):
                 self.calls += flat(together)
                 self.ends += [len(self.calls)] * len(listed)
                 continue
-            for bound in listed:
-                self.calls += flat(bound.run)
+            for run in listed:
+                self.calls += flat(run)
                 self.ends.append(len(self.calls))
         self.workgroups = sum(workgroups(bound.dispatch) for bound in bounds)
 
@@ -207,6 +209,11 @@ class CpuQueue(Queue):
     def recorded(self, bounds: Sequence[Bound]) -> CpuRecorded:
         """Join dispatches to one list of calls."""
         return CpuRecorded(bounds)
+
+    def recorded_fused(self, bounds: Sequence[Bound]) -> CpuRecorded:
+        """Join dispatches that run again and again to one list of calls, with loops in place of some: they may have to
+        be compiled first."""
+        return CpuRecorded(bounds, fused([bound.run for bound in bounds], self.scratch.arrays()))
 
     def set_scalars(self, where: str, numbers: Array) -> None:
         """Copy the numbers, and compute those that rules share among their parameters."""

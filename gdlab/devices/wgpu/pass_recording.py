@@ -7,14 +7,7 @@ dispatch, of which 1.3 are wgpu's own at the end (transformer of 8 layers with A
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import hashlib
-import os
-import platform
-import secrets
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -23,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gdlab.devices.native import functions
+
 if TYPE_CHECKING:
     from gdlab.devices.wgpu.wgpu_device import Gpu
 
@@ -30,7 +25,6 @@ Row = tuple[Any, Any, int, int, int]  # raw pipeline, raw bind group, workgroups
 Loop = Callable[[int, int, int, int, int, int], None]
 CALLS = ("ComputePassEncoderSetPipeline", "ComputePassEncoderSetBindGroup", "ComputePassEncoderDispatchWorkgroups")
 _ROW = np.dtype([("pipeline", "u8"), ("group", "u8"), ("x", "u4"), ("y", "u4"), ("z", "u4"), ("unused", "u4")])
-_SECONDS = 30.0  # for the compiler
 
 
 class RecordedRows(list[Row]):
@@ -88,26 +82,9 @@ def _functions(gpu: Gpu) -> tuple[int, ...]:
 @cache
 def loop() -> Loop | None:
     """Return `gdlab_record` of `loop.c`; None where there is no compiler, or no folder for its output."""
-    compiler = shutil.which("cc") if sys.platform == "linux" else None  # elsewhere a missing one may open a window
-    with contextlib.suppress(OSError, RuntimeError, subprocess.SubprocessError):
-        if compiler is not None:
-            function = ctypes.CDLL(str(_compiled(compiler))).gdlab_record
-            function.restype, pointer = None, ctypes.c_void_p
-            function.argtypes = [pointer, pointer, ctypes.c_size_t, pointer, pointer, pointer]
-            return function
-    return None
-
-
-def _compiled(compiler: str) -> Path:
-    """Return the library, compiled now unless it exists; other processes may compile it at the same time."""
-    source = Path(__file__).with_name("loop.c")
-    digest = hashlib.sha256(source.read_bytes() + platform.machine().encode()).hexdigest()[:16]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdlab"
-    library = folder / f"loop-{digest}.so"
-    if not library.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        made = folder / f".{library.name}.{os.getpid()}-{secrets.token_hex(4)}"
-        command = [compiler, "-O2", "-shared", "-fPIC", str(source), "-o", str(made)]
-        subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS, stdin=subprocess.DEVNULL)
-        os.replace(made, library)
-    return library
+    name = "gdlab_record"
+    function = functions("", {name: Path(__file__).with_name("loop.c").read_text("ascii")}).get(name)
+    if function is not None:
+        function.restype, pointer = None, ctypes.c_void_p
+        function.argtypes = [pointer, pointer, ctypes.c_size_t, pointer, pointer, pointer]
+    return function

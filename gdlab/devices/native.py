@@ -1,0 +1,70 @@
+"""Compile C for this machine at run time, where there is a compiler, and keep libraries beside other caches."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import platform
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+SECONDS = 30.0  # for the compiler
+
+
+def functions(head: str, sources: Mapping[str, str], *options: str) -> dict[str, Any]:
+    """Return C functions by name, those of `sources` that are not in the cache compiled now, all in one library; none
+    where there is no compiler, or no folder for its output. Each text holds one function of its name, behind `head`;
+    a name is never given to two texts. Calls release the interpreter."""
+    compiler = shutil.which("cc") if sys.platform == "linux" else None  # elsewhere a missing one may open a window
+    if compiler is None or not sources:
+        return {}
+    with contextlib.suppress(OSError, RuntimeError, AttributeError, subprocess.SubprocessError):
+        paths = {name: _path(name, head + text, options) for name, text in sources.items()}
+        missing = [name for name, path in paths.items() if not path.exists()]
+        if missing:
+            text = "".join([head, *(sources[name] for name in missing)])
+            _compile(compiler, text, options, [paths[name] for name in missing])
+        return {name: getattr(ctypes.CDLL(str(path)), name) for name, path in paths.items()}
+    return {}
+
+
+def _path(name: str, text: str, options: Sequence[str]) -> Path:
+    """Return the path of the library of a function. The processor is part of its name: machines may share the
+    folder."""
+    facts = "\0".join([text, *options, platform.machine(), _processor()])
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdlab" / "native"
+    return folder / f"{name}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.so"
+
+
+def _compile(compiler: str, text: str, options: Sequence[str], paths: Sequence[Path]) -> None:
+    """Compile a text to a library that lies at all `paths`; other processes may do the same at the same time."""
+    folder = paths[0].parent
+    folder.mkdir(parents=True, exist_ok=True)
+    made = folder / f".{paths[0].name}.{os.getpid()}-{secrets.token_hex(4)}"
+    command = [compiler, "-O2", *options, "-shared", "-fPIC", "-x", "c", "-", "-o", str(made)]
+    try:
+        subprocess.run(command, input=text.encode(), check=True, capture_output=True, timeout=SECONDS)
+        for path in paths:
+            own = made.with_name(f"{made.name}-{path.stem}")
+            os.link(made, own)  # one file: the system loads it once
+            os.replace(own, path)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+@cache
+def _processor() -> str:
+    """Return what tells processors with other instructions apart."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text("ascii", "replace").splitlines():
+            if line.startswith(("flags", "Features")):
+                return line
+    return ""
