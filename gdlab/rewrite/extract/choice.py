@@ -363,15 +363,27 @@ class Search:
     def eliminate(self) -> None:
         """Free a class of all its readers at once: each, or the nearest class above that can, takes another e-node.
 
-        A class without cost and without operands is left: nothing can be saved.
+        A class without cost and without operands is left: nothing can be saved. So is one that is live whatever is
+        chosen.
         """
+        always = self._always_live()
         for d, e in enumerate(self.choice):
             if self.late:
                 return
-            if self.ref[d] >= 2 and (self.cost[e] or self.children[e]):
+            if self.ref[d] >= 2 and d not in always and (self.cost[e] or self.children[e]):
                 plan = self._without(self._cuts(d))
                 if plan:
                     self.attempt(plan, keep=True)
+
+    def _always_live(self) -> set[int]:
+        """Return the roots, and what classes of one e-node among these read, and so on."""
+        found, stack = {*self.roots}, [*self.roots]
+        while stack:
+            enodes = self.of_class[stack.pop()]
+            new = [k for k in self.children[enodes[0]] if k not in found] if len(enodes) == 1 else []
+            found.update(new)
+            stack += new
+        return found
 
     def _cuts(self, d: int) -> dict[int, list[int]]:
         """Return the classes to re-point so that no live class reads d, each with the e-nodes that it may take.
