@@ -7,6 +7,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextvars import Context
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from operator import length_hint
@@ -69,22 +70,21 @@ def _quiet() -> Context | _Errstate:
 
 class CpuRecorded(Recorded):
     """A list of dispatches as one list of calls. Updates by one rule, each of other parameters, run at the same time
-    where there are lanes. `runs`: the calls of each dispatch, where they are not those that were bound."""
+    where there are lanes."""
 
-    def __init__(self, bounds: Sequence[Bound], runs: Sequence[Sequence[NumpyCall]] | None = None) -> None:
+    def __init__(self, bounds: Sequence[Bound]) -> None:
         self.bounds, self.whole, self.count = tuple(bounds), True, len(bounds)
         self.calls: list[NumpyCall] = []
         self.ends: list[int] = []  # per dispatch: the calls until it has ended
-        pairs = zip(self.bounds, runs or [bound.run for bound in bounds], strict=True)
-        for updates, some in groupby(pairs, lambda pair: _updates(pair[0])):
-            listed = [run for _, run in some]
-            together = joined(call for run in listed for call in run) if updates else []
+        for updates, some in groupby(self.bounds, _updates):
+            listed = [*some]
+            together = joined(call for bound in listed for call in bound.run) if updates else []
             if any(is_worth_it(call) for call, _ in together):
                 self.calls += flat(together)
                 self.ends += [len(self.calls)] * len(listed)
                 continue
-            for run in listed:
-                self.calls += flat(run)
+            for bound in listed:
+                self.calls += flat(bound.run)
                 self.ends.append(len(self.calls))
         self.workgroups = sum(workgroups(bound.dispatch) for bound in bounds)
 
@@ -211,9 +211,10 @@ class CpuQueue(Queue):
         return CpuRecorded(bounds)
 
     def recorded_fused(self, bounds: Sequence[Bound]) -> CpuRecorded:
-        """Join dispatches that run again and again to one list of calls, with loops in place of some: they may have to
-        be compiled first."""
-        return CpuRecorded(bounds, fused([bound.run for bound in bounds], self.scratch.arrays()))
+        """Join dispatches that run again and again, with loops in place of some of their calls: these may have to be
+        compiled first."""
+        runs = fused([bound.run for bound in bounds], self.scratch.arrays())
+        return CpuRecorded([replace(bound, run=run) for bound, run in zip(bounds, runs, strict=True)])
 
     def set_scalars(self, where: str, numbers: Array) -> None:
         """Copy the numbers, and compute those that rules share among their parameters."""
