@@ -136,6 +136,13 @@ def test_calls_that_meet_in_other_elements_are_not_one_loop(kind: str, compiler:
     assert loops(fused([calls], [])[0]) == 0
 
 
+@pytest.mark.parametrize("number", [np.float64(0.1), np.full((), 0.1), np.full(8, 0.1)])
+def test_calls_that_compute_in_float64_stay_calls(number: Any, compiler: None) -> None:
+    x = room(8, value=3)
+    calls = [(np.multiply, (x, number, x)), (np.add, (x, number, x))]
+    assert loops(fused([calls], [])[0]) == 0
+
+
 def test_halves_of_an_array_are_one_loop(compiler: None) -> None:
     """As rotary positions read and write them."""
     x, y, cos, sin = (room(4, 6) for _ in range(4))

@@ -174,7 +174,7 @@ class _Fusion:
         for x in inputs:
             if isinstance(x, np.ndarray) and x.dtype == _F32:
                 given.append(self._see(x))
-            elif isinstance(x, (float, np.float32)):
+            elif type(x) is float or isinstance(x, np.float32):  # with a float64 of NumPy a call computes in float64
                 given.append(np.float32(x))
             else:
                 return None
