@@ -120,6 +120,9 @@ def test_lanes_keep_what_the_calls_after_them_read(compiler: None) -> None:
     assert [list.work for list in beside.lists] == [5, 6]
     run(made)
     assert (t == 36).all()
+    after = [(Beside(lists), ()), (np.add, (x, x, t)), (np.add, (t, 1.0, t)), (np.exp, (t, out))]
+    run(fused([after], [t])[0])
+    np.testing.assert_array_equal(out, np.exp(np.full(8, 7, np.float32)))
 
 
 @pytest.mark.parametrize("kind", ["shifted", "turned", "itself", "columns"])
@@ -166,6 +169,14 @@ def test_what_has_nothing_to_do_with_one_another_becomes_loops_of_its_own(compil
     assert len(made) == loops(made) == 3 and len({id(f) for f, _ in made}) == 1, "three times one function"
     run(made)
     assert (x == 6).all()
+
+
+def test_rows_side_by_side_read_before_and_write_after_one_another_as_calls_do(compiler: None) -> None:
+    x, y, p, q = (room(8, value=k) for k in (2, 3, 5, 7))
+    run(fused([[(np.add, (x, 1.0, p)), (np.multiply, (y, 3.0, q)), (np.multiply, (p, 2.0, y))]], [])[0])
+    assert (p == 3).all() and (q == 9).all() and (y == 6).all(), "q of the old y"
+    run(fused([[(np.add, (x, 1.0, p)), (np.multiply, (q, 3.0, y)), (np.multiply, (p, 2.0, y))]], [])[0])
+    assert (y == 6).all(), "what is written last"
 
 
 # any calls ------------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from gdlab.op.numpy_form import NumpyCall
 OPTIONS = ("-ftree-vectorize", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 WORTH = 1 << 15  # elements times calls from which on a loop is made: NumPy takes some 10 µs
 WORTH_ALL = 1 << 20  # of all loops together, from which on they are compiled: NumPy takes some 300 µs a step
-MOST_AXES, MOST_ARRAYS, MOST_CALLS = 4, 24, 64
+MOST_ARRAYS, MOST_CALLS = 24, 64  # of a loop
 WORK = 1000  # candidates that NumPy tries to tell whether two views share memory; else they do
 _FORMS: Mapping[Callable[..., Any], str] = {
     np.add: "{} + {}", np.subtract: "{} - {}", np.multiply: "{} * {}", np.divide: "{} / {}",
@@ -406,8 +406,7 @@ def _written(some: Sequence[_Call], stored: set[int]) -> tuple[str, Any] | None:
     if not nest.fits or len(nest.arrays) > MOST_ARRAYS:
         return None
     sizes, steps = nest.collapsed()
-    repeats = any(s == 0 and n > 1 for k, _ in stores for s, n in zip(steps[k], sizes, strict=True))
-    if len(sizes) > MOST_AXES or repeats or any(s[-1] not in (0, 1) for s in steps):
+    if any(s[-1] not in (0, 1) for s in steps):
         return None
     numbers = [*sizes]
     for array, own in zip(nest.arrays, steps, strict=True):
