@@ -22,7 +22,8 @@ from gdlab.devices.cpu.fused_calls import fused
 from gdlab.devices.fit import zeros
 from gdlab.graph import Graph
 from gdlab.op.numpy_form import NumpyCall
-from gdlab.session import build_session
+from gdlab.ops import input
+from gdlab.session import build_inference_session, build_session
 from gdlab.session.update_settings import Optimizer
 
 CASES = int(os.environ.get("GDLAB_FUZZ", "40"))
@@ -308,6 +309,20 @@ def test_a_session_computes_the_same_bits_without_a_compiler(
     assert count >= 2 and none == 0
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_what_is_bound_to_other_memory_has_loops_again(compiler: None) -> None:
+    with Graph() as g:
+        x = input("x", (4, 8))
+        y = (x * 2.0 + 1.0) * x
+        g.set_outputs([y, (y - 3.0) * (y + 3.0)])
+    with build_inference_session(g, "cpu") as session, build_inference_session(g, "cpu") as other:
+        session.bind_external_buffer("x", other.input_buffer("x"))
+        other.set_input("x", np.full((4, 8), 2.0))
+        session.step()
+        assert (session.read_output_by_index(0) == 10).all() and (session.read_output_by_index(1) == 91).all()
+        program = session.loaded.program
+        assert isinstance(program, CpuProgram) and loops(program.launches.calls) == 2
 
 
 # compilation ----------------------------------------------------------------------------------------------------------

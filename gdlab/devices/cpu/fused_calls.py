@@ -164,7 +164,7 @@ class _Fusion:
     def _known(self, call: NumpyCall) -> _Call | None:
         """Return a call as one that can be fused; None if it cannot be."""
         function, args = call
-        form = _FORMS.get(function)
+        form = _FORMS.get(function) if isinstance(function, np.ufunc) or function is np.copyto else None
         if form is None or len(args) != form.count("{}") + 1:
             return None
         inputs, out = (args[1:], args[0]) if function is np.copyto else (args[:-1], args[-1])
