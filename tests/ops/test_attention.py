@@ -238,7 +238,8 @@ EVERY_PART = (
 
 @pytest.mark.parametrize("case", only(EVERY_PART, PARTED))
 def test_parts_of_a_group_compute_the_same(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The result and the gradients, within the tolerance of an op against float64."""
+    """The result and the gradients, within the tolerance of an op against float64, and as closely as by hand: the scale
+    of a gradient through a mask is that of its -1e30."""
     rows, keys, h, kv, d, window = PARTED[case]
     monkeypatch.setattr(attention_grad, "FEW_TILES", 0)
     shapes = {"q": (rows, h * d), "k": (keys, kv * d), "v": (keys, kv * d), "c": (rows, h * d)}
@@ -256,8 +257,10 @@ def test_parts_of_a_group_compute_the_same(case: str, monkeypatch: pytest.Monkey
     assert [(c["PARTS"], c.group) for c in customs] == [(2, 256)] * 4
     values = evaluate(full, feeds)
     scales = op_checks.magnitudes(full, values)
-    for got, id in zip(run_on(full, feeds, IN_PARTS), full.output_ids, strict=True):
-        assert op_checks.compare(got, values[id], scales[id], op_checks.RTOL["wgpu"]) is None, full.output_ids.index(id)
+    for i, (got, id) in enumerate(zip(run_on(full, feeds, IN_PARTS), full.output_ids, strict=True)):
+        assert op_checks.compare(got, values[id], scales[id], op_checks.RTOL["wgpu"]) is None, i
+        if i > 0:  # a loss is a sum of thousands
+            np.testing.assert_allclose(got, values[id], rtol=1e-3, atol=1e-4, err_msg=str(i))
 
 
 @pytest.mark.parametrize("spoilt", "qkvc")
