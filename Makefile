@@ -63,7 +63,7 @@ driver: .venv/.test .venv/.machine ## the tests of kernels again, on lavapipe wi
 		tests/ops tests/kernels tests/devices
 
 .PHONY: laws
-laws: .venv/.test ## the optimizer's laws on 300 random graphs instead of 60
+laws: .venv/.test ## the optimizer's laws on 300 random graphs instead of 36
 	@GDLAB_GRAPHS=300 $(PYTHON) -m pytest tests/rewrite/test_optimize_laws.py tests/rewrite/test_optimize_engines.py
 
 .PHONY: faults
@@ -84,8 +84,8 @@ numbers: .venv/.test .venv/.machine ## sizes and counts are one number each: eve
 	@GDLAB_NUMBERS=1 $(PYTHON) -m pytest tests/view/test_numbers.py
 
 .PHONY: matrix
-matrix: .venv/.test .venv/.machine ## random cases of which the other tests take the first: documents of 200 graphs
-	@GDLAB_MATRIX=1 $(PYTHON) -m pytest tests/view/test_doc_everywhere.py
+matrix: .venv/.test .venv/.machine ## the cases of which the other tests take the first: sizes, pairs, random graphs
+	@GDLAB_MATRIX=1 $(PYTHON) -m pytest -m "not clock" $$(grep -lrE --include="test_*.py" "^from matrix import|check_gradient|^from jax_cases" tests)
 
 .PHONY: bench
 bench: .venv/.test ## print the benchmark table

@@ -8,6 +8,7 @@ import numpy as np
 import plans
 import pytest
 from machine import needs
+from matrix import also
 
 import gdlab as gd
 from gdlab.base import formats as quant
@@ -116,7 +117,7 @@ def loaded(g: Graph, seed: int = 0) -> dict[str, np.ndarray]:
     return feeds
 
 
-PRODUCTS = [(1, 1, 1), (3, 33, 5), (5, 100, 70), (17, 64, 66), (65, 31, 129), (130, 96, 132)]
+PRODUCTS = also([(1, 1, 1), (3, 33, 5), (17, 64, 66), (65, 31, 129)], (5, 100, 70), (130, 96, 132))
 
 
 @pytest.mark.parametrize("dtype", LEAVES)

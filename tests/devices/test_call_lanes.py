@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from machine import needs
+from matrix import also
 
 import gdlab as gd
 from gdlab.base import blas
@@ -214,8 +215,11 @@ def trained(rule: str, clip: float | None, groups: bool) -> dict[str, np.ndarray
     return session.read_params(SIZES)
 
 
-@pytest.mark.parametrize("groups", [False, True], ids=["one rate", "two rates"])
-@pytest.mark.parametrize("clip", [None, 0.01], ids=["plain", "clipped"])
+@pytest.mark.parametrize(
+    ("clip", "groups"),
+    also([(None, False), (0.01, True)], (None, True), (0.01, False)),
+    ids=lambda value: {None: "plain", 0.01: "clipped", False: "one rate", True: "two rates"}[value],
+)
 @pytest.mark.parametrize("rule", ["sgd", "momentum", "adam", "adamw", "laprop", "rmsprop"])
 def test_updates_in_lanes_have_the_bits_of_one(
     rule: str, clip: float | None, groups: bool, monkeypatch: pytest.MonkeyPatch

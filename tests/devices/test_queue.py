@@ -359,12 +359,12 @@ def test_a_step_without_a_loss_is_over_when_it_has_been_waited_for(monkeypatch: 
     needs("wgpu")
     monkeypatch.setattr(plan_replay, "AHEAD_BYTES", 0)  # else a step may be over when the next one is recorded
     with Graph() as g:
-        h = ops.input("x", (256, 256))
+        h = ops.input("x", (128, 128))
         for _ in range(12):
             h = h @ h
         g.output(h)
     session = build_inference_session(g, "wgpu")
-    session.set_input("x", np.eye(256))
+    session.set_input("x", np.eye(128))
     session.step()
     session.wait()  # what the driver compiles at first use
     program = session.loaded.program

@@ -9,6 +9,7 @@ import numpy as np
 import plans
 import pytest
 from machine import needs
+from matrix import MATRIX
 from random_graphs import random_feeds, random_graph
 
 import gdlab
@@ -39,8 +40,11 @@ def test_random_graphs_give_the_same_bits_as_with_memory_of_their_own(
     found, side = on(device), 0
     for seed in range(60 if device == "cpu" else 25):
         graph = differentiate(random_graph(seed, scalar_loss=True, every_op=True))[0]
+        some = beside.offsets(compile(graph, mode="training", target=found.target)) > 0
+        side += some
+        if not some and not MATRIX:  # of slots that tenants share in turn: tests/plan/test_random_graphs.py
+            continue
         feeds = random_feeds(graph, seed)
-        side += beside.offsets(compile(graph, mode="training", target=found.target)) > 0
         got, alone = (
             owner().call(lambda g=graph, f=feeds, o=o: plans.run(found, g, f, "training", o))
             for o in (CompileOptions(), ALONE)

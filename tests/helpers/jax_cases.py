@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from matrix import also
 
 from gdlab import ops
 from gdlab.base.types import Shape
@@ -51,8 +52,8 @@ class Case:
         return rng.uniform(self.low, self.high, shape).astype(np.float32).astype(np.float64)
 
 
-ONE: tuple[Shapes, ...] = (((7,),), ((3, 5),), ((2, 3, 4),))
-TWO: tuple[Shapes, ...] = (((3, 5), (3, 5)), ((4, 3), (3,)), ((2, 1, 3), (4, 1)), ((1,), (2, 5)))
+ONE: tuple[Shapes, ...] = (*also([((2, 3, 4),)], ((7,),), ((3, 5),)),)
+TWO: tuple[Shapes, ...] = (*also([((4, 3), (3,)), ((2, 1, 3), (4, 1))], ((3, 5), (3, 5)), ((1,), (2, 5))),)
 EQUAL: tuple[Shapes, ...] = (((3, 5), (3, 5)), ((2, 3, 4), (2, 3, 4)))
 KINK = (([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0],),)
 TIE = (([1.0, 2.0, -1.0, 0.0], [1.0, 1.0, -1.0, 0.5]),)
@@ -105,7 +106,7 @@ BINARY = (
 
 
 # products -------------------------------------------------------------------------------------------------------------
-EXTENTS = ((1, 1, 1), (2, 3, 5), (7, 1, 4), (1, 17, 3), (33, 2, 1))
+EXTENTS = also([(2, 3, 5), (7, 1, 4)], (1, 1, 1), (1, 17, 3), (33, 2, 1))
 
 
 def products(a: str, b: str) -> tuple[Shapes, ...]:
@@ -209,7 +210,7 @@ def _bce(p: Array, t: Array) -> Array:
     return -(t * jnp.log(p) + (1 - t) * jnp.log(1 - p)).mean().reshape(1)
 
 
-ROWS = (((3, 5),), ((1, 1),), ((2, 2, 7),), ((4, 64),))
+ROWS: tuple[Shapes, ...] = (*also([((1, 1),), ((2, 2, 7),)], ((3, 5),), ((4, 64),)),)
 NORMS = (
     Case("softmax", ops.softmax, jax.nn.softmax, ROWS, -8, 8, TIED_ROWS),
     Case("log_softmax", ops.log_softmax, jax.nn.log_softmax, ROWS, -8, 8, TIED_ROWS),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import plans
 import pytest
+from matrix import count
 from structure import same_structure
 
 from gdlab import ops
@@ -148,7 +149,7 @@ def check_slope(graph: Graph, wrt: Sequence[Value], feeds: dict[str, Array]) -> 
     for value, id in zip(wrt, full.output_ids[-len(wrt) :], strict=True):
         gradient, x = values[id], feeds[value.name]
         assert gradient.shape == x.shape
-        for _ in range(4):
+        for _ in range(count(2, 4)):
             dx = rng.uniform(-1, 1, x.shape) * np.sqrt(np.maximum(1.0, np.abs(x)))
             up, down = (run(graph, feeds | {value.name: x + h * dx})[graph.output_ids[0]] for h in (H, -H))
             rise, want = float((up - down)[0]) / (2 * H), float((gradient * dx).sum())
@@ -212,19 +213,21 @@ class Board:
     labels: list[str]
 
 
-def board(op: Op) -> Board:
-    """Outputs are operands of nothing, so lowering has to keep each of them."""
+def board(op: Op, left: Collection[int] = (), gradients: Collection[int] | None = None) -> Board:
+    """Outputs are operands of nothing, so lowering has to keep each of them. Without the samples of the numbers `left`,
+    and with the gradients of some (None: of all)."""
     feeds: dict[str, Array] = {}
     outs: list[tuple[str, Value]] = []
     with Graph() as g:
         terms, inputs = [], []
-        for tag, sample, arrays in boarded(op):
+        for tag, sample, arrays in boarded(op, left):
             names = [f"{tag}.{name}" for name in op.operand_names(len(arrays))]
             feeds |= zip(names, arrays, strict=True)
             operands = [checked(name, feeds, sample.kink) for name in names]
             out = op(*op.spread(operands), **sample.attrs)
             outs.append((f"{op.name}-{tag}", out))
-            if op.no_grad is None and not tag.endswith("nan") and out.type.dtype is f32:
+            wanted = not tag.endswith("nan") and (gradients is None or int(tag) in gradients)
+            if op.no_grad is None and wanted and out.type.dtype is f32:
                 weights = exact(np.random.default_rng(2).uniform(0.5, 2.0, out.shape))
                 feeds[f"{tag}.cotangent"] = weights
                 terms.append((out * ops.input(f"{tag}.cotangent", out.shape)).sum_all())
@@ -250,9 +253,11 @@ def checked(name: str, feeds: dict[str, Array], kink: bool) -> Value:
     return leaf(name, feeds[name])
 
 
-def boarded(op: Op) -> Iterator[tuple[str, Sample, list[Array]]]:
+def boarded(op: Op, left: Collection[int]) -> Iterator[tuple[str, Sample, list[Array]]]:
     """(tag, sample, operands): each sample, and one more time with a NaN in the first operand of numbers."""
     for i, sample in enumerate(op.samples):
+        if i in left:
+            continue
         arrays = sample.arrays(seed=i)
         yield str(i), sample, arrays
         first = next((k for k, a in enumerate(arrays) if a.dtype == np.float64), None)
@@ -266,11 +271,13 @@ def with_nan(array: Array) -> Array:
     return spoilt
 
 
-def check_device(op: Op, device: str) -> None:
-    """Compare a device's results with the reference, gradients and NaN rows included."""
+def check_device(
+    op: Op, device: str, left: Collection[int] = (), gradients: Collection[int] | None = None
+) -> None:  # fmt: skip
+    """Compare a device's results with the reference, gradients and NaN rows included: see `board`."""
     from gdlab.session import build_inference_session
 
-    b = board(op)
+    b = board(op, left, gradients)
     values = evaluate(b.graph, b.feeds)
     scales = magnitudes(b.graph, values)
     with build_inference_session(b.graph, device=device) as session:
@@ -288,14 +295,14 @@ def check_device(op: Op, device: str) -> None:
             assert failure is None, f"{label} on {device}: {failure}"
 
 
-def check_hardware_form(op: Op) -> None:
+def check_hardware_form(op: Op, left: Collection[int] = ()) -> None:
     """Check on a software adapter the kernels that hardware adapters get: more lanes, other forms."""
     from gdlab.devices.choose import device as open_device
     from gdlab.plan import compile
     from gdlab.plan.target import Limits, Target
     from gdlab.session.update_settings import Optimizer, scalars
 
-    b = board(op)
+    b = board(op, left)
     values = evaluate(b.graph, b.feeds)
     scales = magnitudes(b.graph, values)
     plan = compile(b.graph, mode="inference", target=Target("wgpu", "hardware", Limits()))

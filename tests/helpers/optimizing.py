@@ -23,7 +23,7 @@ from gdlab.op.reference import compare, evaluate, magnitudes
 from gdlab.rewrite import RULES, Matrix, OptimizeReport, Rewrite, rule
 from gdlab.rewrite.engine import saturate as egraph
 
-MANY = int(os.environ.get("GDLAB_GRAPHS", "60"))  # random graphs per law; `make laws` asks for 300
+MANY = int(os.environ.get("GDLAB_GRAPHS", "36"))  # random graphs per law; `make laws` asks for 300
 PHASES: tuple[Phase, ...] = ("forward", "full", "inference")
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import op_checks
 import pytest
 from machine import needs
+from matrix import MATRIX
 
 from gdlab import kernels
 from gdlab.base.memo import LruCache
@@ -58,10 +59,14 @@ def probe(text: str, d: Dispatch) -> str:
     return STORE.sub(kept, READ.sub(checked, text))
 
 
+ALIKE = ("full_attention", "multi_head_attn")  # kernels of cross_attention
+
+
 def claimed() -> Iterator[Op]:
     for op in REGISTRY.values():
         if isinstance(op.kernel, Shader) and any(form.in_bounds for form in op.kernel.forms):
-            yield op
+            if MATRIX or op.name not in ALIKE:
+                yield op
 
 
 def marks(op: Op, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:

@@ -18,6 +18,7 @@ import numpy as np
 import plans
 import pytest
 from machine import needs
+from matrix import MATRIX, also
 from places import REPO
 
 from gdlab import kernels, ops
@@ -79,10 +80,11 @@ def check(adapter: tuple[Device, Target], graph: Graph, feeds: dict[str, Any] | 
 
 
 # values in both schedules ---------------------------------------------------------------------------------------------
-EXTENTS = [
-    (1, 1, 1), (1, 129, 33), (129, 1, 17), (2, 3, 65), (17, 33, 2), (33, 65, 129), (65, 17, 1), (16, 16, 64),
-    (3, 130, 5), (64, 10, 128), (40, 132, 36), (4, 4, 3),
-]  # fmt: skip
+EXTENTS = [(1, 129, 33), (17, 33, 2), (33, 65, 129), (16, 16, 64), (40, 132, 36)]
+MORE_EXTENTS = {  # of one layout each; `make matrix`: of all
+    "matmul": [(1, 1, 1), (129, 1, 17), (2, 3, 65)], "matmul_at": [(65, 17, 1), (3, 130, 5)],
+    "matmul_bt": [(64, 10, 128), (4, 4, 3)],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["matmul", "matmul_at", "matmul_bt"])
@@ -92,7 +94,8 @@ def test_products_with_an_epilogue(adapter: tuple[Device, Target], name: str) ->
         b = ops.input("b", (n, k) if name == "matmul_bt" else (k, n))
         return ops.tanh(ops.bias_add(getattr(ops, name)(a, b), ops.input("c", (n,)))) * ops.input("d", (m, n))
 
-    for m, n, k in EXTENTS:
+    more = (size for sizes in MORE_EXTENTS.values() for size in sizes) if MATRIX else MORE_EXTENTS[name]
+    for m, n, k in (*EXTENTS, *more):
         plan = check(adapter, graph_of(lambda m=m, n=n, k=k: product(m, n, k)))  # type: ignore[misc]
         assert len(plan.dispatches) == 1
 
@@ -106,10 +109,11 @@ TILINGS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["matmul", "matmul_at", "matmul_bt"])
+@pytest.mark.parametrize("name", also(["matmul_at", "matmul_bt"], "matmul"))
 def test_shared_tiles_of_every_size(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tiling, in one buffer and in two, with and without tails, K in parts that end early or are empty: each at
-    one size, another for each name (`make driver`: at two)."""
+    one size, another for each name (`make driver`: at two). Two of the names have both layouts of either
+    factor."""
     needs("wgpu")
     found = device("wgpu")
     buffers, first = set(), ("matmul", "matmul_at", "matmul_bt").index(name)
@@ -146,8 +150,8 @@ def test_small_results_have_more_groups_with_fewer_rows(name: str) -> None:
     needs("wgpu")
     found = device("wgpu")
     target = Target("wgpu", "hardware", found.target.limits)
-    sizes = [(17, 20, 131, 4), (33, 250, 1027, 4), (100, 100, 130, 8), (64, 256, 256, 8), (64, 256, 40, 16)]
-    for m, n, k, rows in (*sizes, (250, 250, 130, 16), (9, 16, 128, 4)):
+    sizes = [(33, 250, 1027, 4), (100, 100, 130, 8), (64, 256, 256, 8), (250, 250, 130, 16), (9, 16, 128, 4)]
+    for m, n, k, rows in also(sizes, (17, 20, 131, 4), (64, 256, 40, 16)):
         a, b = (k, m) if name == "matmul_at" else (m, k), (n, k) if name == "matmul_bt" else (k, n)
         build = lambda a=a, b=b: ops.tanh(getattr(ops, name)(ops.input("a", a), ops.input("b", b)) * 0.25)  # noqa: E731
         plan = check((found, target), graph_of(build))
@@ -190,7 +194,8 @@ def test_few_rows_are_normalized_as_they_are_read(name: str, kind: Literal["wgpu
     and rows of 33 and of 30 elements."""
     needs("wgpu")
     target = Target("wgpu", "hardware", device("wgpu").target.limits)
-    for m, n, k in ((1, 40, 2048), (1, 6, 36), (2, 17, 64), (3, 64, 132), (3, 300, 1028), (2, 1060, 64), (1, 4102, 40)):
+    sizes = [(1, 40, 2048), (2, 17, 64), (3, 300, 1028), (2, 1060, 64), (1, 4102, 40)]
+    for m, n, k in also(sizes, (1, 6, 36), (3, 64, 132)):
         plan = check((device(kind), target), graph_of(normed_products(m, n, k, name)))
         assert [d.matmul.norm is not None for d in plan.dispatches if d.matmul is not None] == [True, True], plan
         assert [d.kernel for d in plan.dispatches] == ["pointwise", "matmul", "matmul"]
@@ -275,11 +280,16 @@ def test_two_products_of_few_rows_for_one_chain_are_one_dispatch(name: str, kind
         assert [d.matmul.dual for d in plan.dispatches if d.matmul is not None] == [None, None]
 
 
-# rows, columns, K, rows of a tile: with and without tails of a tile's rows, of 16 and of 4 columns, of K in its parts
-SMALL_RESULTS = [
-    (64, 256, 256, 8), (64, 272, 40, 16), (250, 250, 132, 16), (100, 100, 132, 8), (17, 22, 140, 4), (33, 247, 1028, 4),
-    (9, 16, 36, 16), (21, 6, 260, 4),
-]  # fmt: skip
+# rows, columns, K, rows of a tile: with and without tails of a tile's rows, of 16 and of 4 columns, of K in its parts;
+# of each layout, and in `make matrix` all of both
+SMALL_RESULTS = {
+    "matmul": [(64, 256, 256, 8), (250, 250, 132, 16), (17, 22, 140, 4), (9, 16, 36, 16)],
+    "matmul_bt": [(64, 272, 40, 16), (100, 100, 132, 8), (33, 247, 1028, 4), (21, 6, 260, 4)],
+}
+
+
+def small_results(name: str) -> list[tuple[int, int, int, int]]:
+    return [each for sizes in SMALL_RESULTS.values() for each in sizes] if MATRIX else SMALL_RESULTS[name]
 
 
 @pytest.mark.parametrize("kind", ["wgpu", "cpu"])
@@ -288,7 +298,7 @@ def test_parts_of_k_normalize_the_rows_that_they_read(name: str, kind: Literal["
     """Both products do it, in tiles of 16, 8 and 4 rows, with an addend behind: no dispatch writes normalized rows."""
     needs("wgpu")
     target = Target("wgpu", "hardware", device("wgpu").target.limits)
-    for m, n, k, rows in SMALL_RESULTS:
+    for m, n, k, rows in small_results(name):
         plan = check((device(kind), target), graph_of(normed_products(m, n, k, name)))
         assert [d.kernel for d in plan.dispatches] == ["pointwise", "matmul", "matmul"]
         d = plan.dispatches[1]
@@ -305,7 +315,7 @@ def test_two_products_in_parts_of_k_for_one_chain_are_one_dispatch(name: str, ki
     """With and without a norm of the rows, in tiles of 16, 8 and 4 rows; where there is none, K may be any number."""
     needs("wgpu")
     target = Target("wgpu", "hardware", device("wgpu").target.limits)
-    for m, n, k, rows in SMALL_RESULTS:
+    for m, n, k, rows in small_results(name):
         for norm in (True, False):
             k = k if norm else k - 1 - k % 3
             plan = check((device(kind), target), graph_of(gated_products(m, n, k, name, norm)))
@@ -322,10 +332,10 @@ def test_two_products_in_parts_of_k_for_one_chain_are_one_dispatch(name: str, ki
 @pytest.mark.parametrize("kind", ["wgpu", "cpu"])
 @pytest.mark.parametrize(
     "name, m, n, k, tile",
-    [
-        ("matmul", 520, 1012, 40, 64), ("matmul", 1030, 1034, 17, 128), ("matmul_bt", 521, 1010, 44, 64),
-        ("matmul_bt", 1024, 1100, 16, 128),
-    ],
+    also(
+        [("matmul", 520, 1012, 40, 64), ("matmul_bt", 1030, 1034, 17, 128)],
+        ("matmul", 1030, 1034, 17, 128), ("matmul_bt", 521, 1010, 44, 64), ("matmul_bt", 1024, 1100, 16, 128),
+    ),
 )  # fmt: skip
 def test_two_products_in_tiles_for_one_chain_are_one_dispatch(
     name: str, m: int, n: int, k: int, tile: int, kind: Literal["wgpu", "cpu"]
@@ -615,7 +625,9 @@ def row_op(name: str, shape: tuple[int, ...]) -> Value:
 
 
 ROW_OPS = ["softmax", "log_softmax", "rms_norm", "layer_norm"]
-ROWS = ((3, 1), (2, 2), (5, 3), (4, 5), (3, 8), (65, 10), (2, 257), (9, 64), (3, 68), (2, 1028), (1, 50257), (70, 12))
+ROWS = also(
+    [(3, 1), (5, 3), (3, 8), (65, 10), (2, 257), (3, 68), (2, 1028), (1, 50257), (70, 12)], (2, 2), (4, 5), (9, 64)
+)
 
 
 @pytest.mark.parametrize("name", ROW_OPS)
@@ -627,7 +639,7 @@ def test_rows(adapter: tuple[Device, Target], name: str) -> None:
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm"])
 def test_gradients_of_norms(adapter: tuple[Device, Target], name: str) -> None:
     """One dispatch gives the gradient of x: nothing is larger than x, and little is as large."""
-    for shape in ((3, 2), (4, 5), (3, 64), (2, 1028)):
+    for shape in also([(4, 5), (3, 64), (2, 1028)], (3, 2)):
         with Graph() as g:
             x, w = ops.parameter("x", shape), ops.parameter("w", shape[-1:])
             more = (ops.parameter("b", shape[-1:]),) if name == "layer_norm" else ()

@@ -8,6 +8,7 @@ import numpy as np
 import plans
 import pytest
 from machine import needs
+from matrix import count
 from random_graphs import random_feeds, random_graph
 
 from gdlab.autodiff import differentiate
@@ -17,7 +18,7 @@ from gdlab.graph import Graph
 from gdlab.op.reference import compare, evaluate, magnitudes
 from gdlab.plan.target import CompileOptions
 
-GRAPHS = 300
+GRAPHS = count(150, 300)
 BATCH = 10  # graphs of one test
 OPTIONS = {
     "fused, aliased": CompileOptions(),
@@ -62,7 +63,7 @@ def test_values_and_gradients_on_cpu(seeds: range) -> None:
             assert [x.tobytes() for x in got[a]] == [x.tobytes() for x in got[b]], f"seed {seed}: {a} and {b}"
 
 
-@pytest.mark.parametrize("seeds", cases(GRAPHS // 2))
+@pytest.mark.parametrize("seeds", cases(count(50, 150)))
 def test_values_and_gradients_on_wgpu(seeds: range) -> None:
     needs("wgpu")
     gpu = device("wgpu")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from growing import replayed
+from matrix import also
 
 import gdlab.ops as ops
 from gdlab.graph import Graph, Value
@@ -90,7 +91,7 @@ def graph_of(form: str, terms: int) -> Graph:
 
 
 @pytest.mark.parametrize("engine", ["egglog", "fallback"])
-@pytest.mark.parametrize("terms", range(2, 9))
+@pytest.mark.parametrize("terms", also([2, 3, 6, 7], 4, 5, 8))
 @pytest.mark.parametrize("case", CASES)
 def test_a_law_as_a_rule_is_recorded_to_the_end(case: str, terms: int, engine: Any) -> None:
     form, rules = CASES[case]
@@ -106,7 +107,7 @@ def test_a_law_as_a_rule_is_recorded_to_the_end(case: str, terms: int, engine: A
     check_values(graph, result)
 
 
-@pytest.mark.parametrize("iterations", range(1, 9))
+@pytest.mark.parametrize("iterations", also([1, 2, 4, 8], 3, 5, 6, 7))
 @pytest.mark.parametrize("case", ["associativity", "all three"])
 def test_a_search_cut_short_is_recorded_as_well(case: str, iterations: int) -> None:
     form, rules = CASES[case]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import random_graphs
 from attention_forms import MASKED, D, H, S, apart, attend, constant, heads, joined, keys_first, masks, qkv
+from matrix import count
 from optimizing import check_laws
 from recognizing import found_in, graph_of, ops_of, p, same_values
 
@@ -237,7 +238,7 @@ def turns(f: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     return np.tile(f(angles), 2).astype(np.float32)
 
 
-@pytest.mark.parametrize("seed", range(800, 808))
+@pytest.mark.parametrize("seed", range(800, 800 + count(4, 8)))
 def test_random_graphs_with_attention_keep_every_law(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_graphs, "MOTIFS", (*random_graphs.MOTIFS[:2], attentions, attentions, attentions))
     monkeypatch.setattr(random_graphs, "SHAPES", ((S, H * D), (H * D,)))

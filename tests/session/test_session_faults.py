@@ -19,8 +19,8 @@ from gdlab.session import build_session
 from gdlab.session.run.runner import Runner
 from gdlab.session.updates import UpdateSettings
 
-CALLS = int(os.environ.get("GDLAB_FUZZ", "600"))  # `make faults`: 10,000
-ROUNDS = int(os.environ.get("GDLAB_ROUNDS", "60"))  # `make faults`: 1,000
+CALLS = int(os.environ.get("GDLAB_FUZZ", "300"))  # `make faults`: 10,000
+ROUNDS = int(os.environ.get("GDLAB_ROUNDS", "30"))  # `make faults`: 1,000
 
 
 def child(*command: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:

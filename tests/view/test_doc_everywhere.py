@@ -1,14 +1,14 @@
-"""D1: the closure rules and the invariants of plans hold for every model and 100 random graphs (`make matrix`: 200)."""
+"""D1: the closure rules and the invariants of plans hold for every model and 50 random graphs (`make matrix`: 200)."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from typing import Any
 
 import networks
 import pytest
 from documents import doc_of, plan_holds
+from matrix import count
 from random_graphs import random_graph
 from small_models import SMALL, TRAINED
 
@@ -17,12 +17,12 @@ from gdlab.view.ask.step_replay import after
 from gdlab.view.document.document import document_id
 from gdlab.view.document.make import Document
 
-BLOCKS, SCRUBBED = (15, 10) if os.environ.get("GDLAB_MATRIX") else (5, 5)
+BLOCKS, SCRUBBED = count(3, 15), count(3, 10)
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_random_graphs(block: int) -> None:
-    """Seeds 50 … 99, or … 199; those below are in `test_doc.py`."""
+    """Seeds 50 … 79, or … 199; those below are in `test_doc.py`."""
     for seed in range(50 + 10 * block, 60 + 10 * block):
         train = seed % 2 == 0
         graph = random_graph(seed, scalar_loss=train, every_op=seed % 3 == 0)

@@ -45,7 +45,8 @@ UPDATES: dict[str, Callable[[Study], object]] = {
 CASES = [(name, update) for name, (_, train) in NETWORKS.items() for update in UPDATES if train or update == "none"]
 if not os.environ.get("GDLAB_NUMBERS"):  # `make numbers`: each model with each update
     small = [name for name in NETWORKS if not name.endswith("_trained") and name != "transformer"]
-    CASES = [(name, update) for name, update in CASES if name in small or update == "clip"]
+    large = ("unet_small_trained", "residual_network_trained")
+    CASES = [(name, update) for name, update in CASES if name in small or (update == "clip" and name not in large)]
 
 
 def _numbers_of(document: Document) -> dict[str, int]:
