@@ -34,6 +34,7 @@ Values = dict[int, Array]
 
 SMALLEST_NORMAL = 1.2e-38  # drivers flush what is smaller to 0
 H = 1e-6
+REACH = 1e-2  # errors relative to their scale that no kernel comes near
 
 
 # values ---------------------------------------------------------------------------------------------------------------
@@ -141,10 +142,14 @@ def error_scale(op: Op | None, arrays: Sequence[Array], ms: Sequence[Array], att
 
 
 def reduced_scale(op: Op, kernel: Reduction, x: Array, m: Array, attrs: Attrs, out: Array) -> Array:
-    """Return scales folded as the reduction folds what they belong to: their sum, or the largest."""
+    """Return scales folded as the reduction folds what they belong to: their sum, or the largest of those whose element
+    can be the maximum (minimum) within their errors. One that is hidden by a score of −1e30 cannot."""
     if kernel.combine == "sum":
         return op.reference([m], dict(attrs))
-    largest: Array = np.max(m, axis=kernel.axes(TensorType(x.shape), dict(attrs)))
+    axes, high = kernel.axes(TensorType(x.shape), dict(attrs)), x if kernel.combine == "max" else -x
+    with np.errstate(invalid="ignore"):
+        hidden = high + REACH * m < np.max(high - REACH * m, axis=axes, keepdims=True)
+    largest: Array = np.max(np.where(hidden, 0.0, m), axis=axes)
     return largest.reshape(out.shape)
 
 
