@@ -84,8 +84,9 @@ numbers: .venv/.test .venv/.machine ## sizes and counts are one number each: eve
 	@GDLAB_NUMBERS=1 $(PYTHON) -m pytest tests/view/test_numbers.py
 
 .PHONY: matrix
-matrix: .venv/.test .venv/.machine ## random cases of which the other tests take the first: documents of 200 graphs
-	@GDLAB_MATRIX=1 $(PYTHON) -m pytest tests/view/test_doc_everywhere.py
+matrix: .venv/.test .venv/.machine ## the cases of which the other tests take one of each kind: random graphs, hosts, widths, notebooks
+	@GDLAB_MATRIX=1 $(PYTHON) -m pytest tests/view/test_doc_everywhere.py \
+		tests/jupyter/test_hosts.py tests/jupyter/test_reading.py tests/house/test_notebooks.py
 
 .PHONY: bench
 bench: .venv/.test ## print the benchmark table
