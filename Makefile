@@ -84,7 +84,7 @@ numbers: .venv/.test .venv/.machine ## sizes and counts are one number each: eve
 	@GDLAB_NUMBERS=1 $(PYTHON) -m pytest tests/view/test_numbers.py
 
 .PHONY: matrix
-matrix: .venv/.test .venv/.machine ## the cases of which the other tests take the first: sizes, pairs, random graphs
+matrix: .venv/.test .venv/.machine ## the cases of which the other tests take the first: sizes, pairs, random graphs, hosts
 	@GDLAB_MATRIX=1 $(PYTHON) -m pytest -m "not clock" $$(grep -lrE --include="test_*.py" "^from matrix import|check_gradient|^from jax_cases" tests)
 
 .PHONY: bench

@@ -1,10 +1,10 @@
-"""Drive JupyterLab or Notebook 7 in Chromium: one server and one browser per test session, a fresh page per test, or
-the page of JupyterLab that tests share (`lab_page`).
+"""Drive JupyterLab or Notebook 7 in Chromium: one server and one browser per test session. Tests share an empty page
+(`page`) and a page of JupyterLab (`lab_page`); a test that leaves more behind than a page can forget has a fresh one.
 
-    def test_it(lab: Server, page: Page) -> None:
-        open_notebook(page, lab, ["1 + 1"])
-        run_cell(page, 0)
-        assert output(page, 0).inner_text() == "2"
+    def test_it(lab: Server, lab_page: Page) -> None:
+        open_notebook(lab_page, lab, ["1 + 1"])
+        run_cell(lab_page, 0)
+        assert output(lab_page, 0).inner_text() == "2"
 
 A test fails on any console error, any page error and any request that leaves the host, without asking for it. The last
 look of every page lies in `build/shots/`.
@@ -21,8 +21,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -61,6 +61,16 @@ SETTINGS: dict[str, dict[str, object]] = {
     "apputils-extension/kernels-settings": {"commsOverSubshells": "perCommTarget"},
 }
 
+# Extensions that no test uses and none of the others needs: without them and without node, which was asked at each load
+# whether the build is up to date, JupyterLab is loaded in 5 s of processor time instead of 7.
+UNUSED = (
+    *(f"@jupyterlab/{name}-extension" for name in (
+        "audio", "celltags", "csvviewer", "debugger", "extensionmanager", "help", "htmlviewer", "hub", "logconsole",
+        "mermaid", "pluginmanager", "terminal", "theme-dark-high-contrast", "video",
+    )),
+    "ipyparallel-labextension", "@jupyter-notebook/lab-extension",
+)  # fmt: skip
+
 # A notebook without it asks for a kernel.
 PYTHON = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 
@@ -98,6 +108,14 @@ def write_settings(folder: Path) -> None:
         path.write_text(json.dumps(values))
 
 
+def write_page_config(home: Path, disabled: tuple[str, ...]) -> None:
+    """Say which extensions the page does not load, and that nobody asks whether the application must be built."""
+    folder = home / "jupyter_config_dir" / "labconfig"
+    folder.mkdir(parents=True)
+    config = {"buildCheck": False, "buildAvailable": False, "disabledExtensions": dict.fromkeys(disabled, True)}
+    (folder / "page_config.json").write_text(json.dumps(config))
+
+
 def wait_for(server: Server, process: subprocess.Popen[bytes], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -112,12 +130,13 @@ def wait_for(server: Server, process: subprocess.Popen[bytes], seconds: float = 
 
 
 @contextmanager
-def serving(app: App, home: Path) -> Iterator[Server]:
-    """A Jupyter server without its protections: for this machine and these tests only."""
+def serving(app: App, home: Path, *disabled: str) -> Iterator[Server]:
+    """A Jupyter server without its protections, for this machine and these tests only, and without these extensions."""
     server = Server(app, f"http://127.0.0.1:{free_port()}", home / "root", home / "server.log")
     server.root.mkdir()
     env = environment(home)
     write_settings(Path(env["JUPYTERLAB_SETTINGS_DIR"]))
+    write_page_config(home, (*(UNUSED if app == "jupyterlab" else ()), *disabled))
     exposed = "LabApp" if app == "jupyterlab" else "JupyterNotebookApp"
     options = (
         f"--no-browser --allow-root --port={urlsplit(server.url).port} --ServerApp.port_retries=0 --log-level=WARN "
@@ -226,16 +245,16 @@ def context(browser: Browser, watch: Watch) -> Iterator[BrowserContext]:
 
 
 @pytest.fixture
-def page(fresh_page: Page) -> Page:
-    """A fresh page; a test module's own fixture of this name may give `app_page` instead."""
-    return fresh_page
+def page(blank_page: Page) -> Page:
+    """The empty page that tests share; a test module's own fixture of this name may give `app_page` or `fresh_page`."""
+    return blank_page
 
 
 @pytest.fixture
 def app_page(browser: Browser, request: pytest.FixtureRequest) -> Page:
-    """The page of JupyterLab that tests share; for Notebook 7 a fresh one. (`browser` marks the test.)"""
-    seven = "notebook7" in request.fixturenames or "notebook7" in request.node.name
-    page: Page = request.getfixturevalue("fresh_page" if seven else "lab_page")
+    """The page of JupyterLab or of Notebook 7 that tests share. (`browser` marks the test.)"""
+    seven = "notebook7" in request.fixturenames or re.search(r"notebook_?7|\bseven\b", request.node.name)
+    page: Page = request.getfixturevalue("seven_page" if seven else "lab_page")
     return page
 
 
@@ -254,35 +273,84 @@ def new_page(context: BrowserContext) -> Page:
 
 
 @pytest.fixture(scope="session")
-def shared_pages(browser: Browser) -> Iterator[list[Page]]:
-    """The page that `lab_page` gives, if there is one."""
-    pages: list[Page] = []
+def shared_pages(browser: Browser) -> Iterator[dict[str, Page]]:
+    """The pages that tests share, as far as a test wanted them, each with a profile of its own."""
+    pages: dict[str, Page] = {}
     yield pages
-    for page in pages:
+    for page in pages.values():
         page.context.close()
 
 
 @pytest.fixture
-def lab_page(
-    browser: Browser, shared_pages: list[Page], watch: Watch, request: pytest.FixtureRequest
-) -> Iterator[Page]:
+def lend(
+    browser: Browser, shared_pages: dict[str, Page], watch: Watch, request: pytest.FixtureRequest
+) -> Callable[[str, Callable[[Page], None]], AbstractContextManager[Page]]:
+    """Lend a shared page to this test and clean it after; after a test that failed it is another page."""
+
+    @contextmanager
+    def lent(name: str, clean: Callable[[Page], None]) -> Iterator[Page]:
+        if name not in shared_pages:
+            shared_pages[name] = new_page(profile(browser))
+        page, failed = shared_pages[name], request.session.testsfailed
+        page.set_viewport_size(SIZE)
+        watch.on(page.context)
+        yield page
+        shot(page, re.sub(r"[^\w.-]+", "-", request.node.name))
+        watch.off(page.context)  # before it is cleaned: what a host says of kernels that end is no fault
+        faults = watch.judged(page.context.pages)
+        if faults or request.session.testsfailed > failed:
+            del shared_pages[name]
+            page.context.close()
+        else:
+            page.context.clear_permissions()
+            clean(page)
+        assert faults == []
+
+    return lent
+
+
+@pytest.fixture
+def blank_page(lend: Callable[..., AbstractContextManager[Page]]) -> Iterator[Page]:
+    """An empty page whose process has drawn before: a picture takes 0.4 s of processor time there, in a fresh page 2.6.
+    Scripts, media and the pointer are those of a fresh page."""
+    with lend("blank", wipe) as page:
+        yield page
+
+
+def wipe(page: Page) -> None:
+    """Another empty document with a realm of its own, and no trace of what a test asked of the page."""
+    for other in page.context.pages:
+        if other is not page:
+            other.close()
+    page.unroute_all()
+    page.emulate_media(media="null", color_scheme="null", reduced_motion="null", forced_colors="null")
+    page.mouse.move(-10, -10)
+    page.goto("about:blank")
+
+
+@pytest.fixture
+def lab_page(lend: Callable[..., AbstractContextManager[Page]]) -> Iterator[Page]:
     """A page in which JupyterLab may be loaded already: `open_notebook` opens a notebook with a kernel of its own in it
-    (2.5 s of processor time) instead of loading JupyterLab anew (12 s). After a test that failed it is another page."""
-    if not shared_pages:
-        shared_pages.append(new_page(profile(browser)))
-    page, failed = shared_pages[0], request.session.testsfailed
-    page.set_viewport_size(SIZE)
-    watch.on(page.context)
-    yield page
-    shot(page, re.sub(r"[^\w.-]+", "-", request.node.name))
-    watch.off(page.context)  # before documents are closed: what the host says of kernels that end is no fault
-    faults = watch.judged(page.context.pages)
-    if faults or request.session.testsfailed > failed:
-        shared_pages.remove(page)
-        page.context.close()
-    elif loaded(page):
+    (2.5 s of processor time) instead of loading JupyterLab anew (12 s)."""
+    with lend("lab", close_documents) as page:
+        yield page
+
+
+@pytest.fixture
+def seven_page(lend: Callable[..., AbstractContextManager[Page]]) -> Iterator[Page]:
+    """A page in which Notebook 7 was open before: it loads its files anew for every notebook, but from its cache."""
+    with lend("seven", leave_notebook) as page:
+        yield page
+
+
+def leave_notebook(page: Page) -> None:
+    close_documents(page)
+    wipe(page)
+
+
+def close_documents(page: Page) -> None:
+    if loaded(page):
         page.evaluate(CLOSE)
-    assert faults == []
 
 
 def loaded(page: Page) -> bool:
@@ -335,14 +403,19 @@ def open_notebook(page: Page, server: Server, cells: list[str] | Path, name: str
 
         made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=PYTHON)
         nbformat.write(made, path)
+    show(page, server, name)
+    wait_idle(page)
+    return path
+
+
+def show(page: Page, server: Server, name: str) -> None:
+    """Open a served notebook, with or without a kernel: in JupyterLab, where it is loaded, without loading it anew."""
     if server.app == "jupyterlab" and page.url.startswith(f"{server.url}/lab") and loaded(page):
         page.evaluate(CLOSE)
         command(page, "docmanager:open", path=name)
         page.locator(".jp-Notebook .jp-Cell").first.wait_for()
     else:
         visit(page, server, name)
-    wait_idle(page)
-    return path
 
 
 # Close all documents of the application without a question, and end their kernels.

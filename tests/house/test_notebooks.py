@@ -1,23 +1,15 @@
-"""Every notebook as a person runs it, in JupyterLab, and as it reads where nothing runs: in HTML and in Markdown."""
+"""Notebooks as a person runs them, in JupyterLab, and as they read where nothing runs: in HTML and in Markdown."""
 
 from __future__ import annotations
 
-import base64
-import re
 import shutil
 
-import nbformat
 import pytest
-from browser import Server, cell, open_notebook, run_all, save
-from nbconvert import HTMLExporter, MarkdownExporter
-from nbformat import NotebookNode
+from browser import Server, open_notebook, run_all, save
+from live_notebooks import check_live
+from matrix import also
 from places import NOTEBOOKS
 from playwright.sync_api import Page
-
-PICTURE = "application/vnd.gdlab.graph.v1+json"
-ENTITIES = "all => new Set(all.map(e => e.dataset.entity)).size"
-# A pill speaks of a leaf and the shape ops behind it, of which the last one is the pill.
-BETWEEN = "all => all.reduce((n, e) => n + Math.max(0, e.getAttribute('aria-label').split('; ').length - 2), 0)"
 
 
 @pytest.fixture
@@ -26,51 +18,18 @@ def page(app_page: Page) -> Page:
     return app_page
 
 
-def pictures(book: NotebookNode) -> list[int]:
-    """The cells whose outputs hold a document."""
-    return [i for i, c in enumerate(book.cells) if any(PICTURE in o.get("data", {}) for o in c.get("outputs", []))]
-
-
-@pytest.mark.parametrize("name", sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb")))
+# All of them are run in a shell (test_lesson_claims.py); here is one of each kind: sessions and memory, models of
+# files, an eager tape. `test_the_tour` in tests/jupyter/test_lab.py is the sixth.
+@pytest.mark.parametrize("name", also(["bytes", "models", "tape"], "chain_rule", "fusion"))
 def test_every_graph_cell_is_live_and_reads_without_scripts(lab: Server, page: Page, name: str) -> None:
     """B5: no error, a live picture with the right number of nodes. B16: its SVG in HTML and Markdown."""
     shutil.copy(NOTEBOOKS / "small_files.py", lab.root)  # which one of them imports
     path = open_notebook(page, lab, NOTEBOOKS / f"{name}.ipynb", f"run-{name}.ipynb")
     run_all(page)
     save(page)
-    book = nbformat.read(path, as_version=4)
-    assert [o for c in book.cells for o in c.get("outputs", []) if o.output_type == "error"] == []
-    assert all(c.execution_count for c in book.cells if c.cell_type == "code")
-    shown = pictures(book)
-    assert shown
-    for index in shown:
-        view = cell(page, index).locator(".gdlab").first
-        view.scroll_into_view_if_needed()
-        view.locator('[role="tab"][data-tab="opt"]').click()
-        written = view.locator('[data-pane="before"]')
-        written.locator("[data-entity^='node:']").first.wait_for()
-        fact = written.locator(".gd-fact").inner_text()  # 36 nodes, or 22 nodes for 54 nodes
-        boxes, *folded = map(int, re.findall(r"\d+", fact))
-        drawn = written.locator("[data-entity^='node:']").evaluate_all(ENTITIES)
-        drawn += written.locator(".gd-pill:not([data-echo])").evaluate_all(BETWEEN)
-        assert drawn == boxes, book.cells[index].source
-        assert (folded or [boxes])[0] == nodes_of(book.cells[index]), book.cells[index].source
-    check_exports(book, shown)
+    check_live(page, path)
 
 
-def nodes_of(found: NotebookNode) -> int:
-    """The number of nodes that the output says in plain text."""
-    for output in found.outputs:
-        if PICTURE in output.get("data", {}):
-            return int(re.search(r"(\d[\d,]*) nodes", output.data["text/plain"]).group(1).replace(",", ""))
-    raise AssertionError("no picture")
-
-
-def check_exports(book: NotebookNode, shown: list[int]) -> None:
-    html, _ = HTMLExporter().from_notebook_node(book)
-    coded = re.findall(r'<img [^>]*src="data:image/svg\+xml;base64,([^"]+)"', html)
-    drawn = [base64.b64decode(code).decode() for code in coded]
-    assert sum(text.startswith("<svg") and 'role="img"' in text for text in drawn) >= len(shown)
-    text, resources = MarkdownExporter().from_notebook_node(book)
-    files = [file for file in resources["outputs"] if file.endswith(".svg")]
-    assert len(files) >= len(shown) and all(f"]({file})" in text for file in files)
+def test_no_notebook_is_left_out() -> None:
+    seen = {"tour", "bytes", "models", "tape", "chain_rule", "fusion"}
+    assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} == seen

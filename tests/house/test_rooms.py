@@ -57,11 +57,16 @@ def room_of(path: Path) -> str:
 
 
 @cache
-def statements(text: str) -> tuple[tuple[ast.Import | ast.ImportFrom, ...], tuple[str, ...]]:
-    """Return the import statements and the names of the classes of a module, wherever in the text they stand."""
-    nodes = list(ast.walk(ast.parse(text)))
+def statements(text: str) -> tuple[tuple[ast.Import | ast.ImportFrom, ...], tuple[str, ...], tuple[ast.stmt, ...]]:
+    """Return the import statements and the names of the classes of a module, wherever in the text they stand, and what
+    stands at its top. Statements hold no statements but in blocks: what lies in expressions is not walked through."""
+    top = ast.parse(text).body
+    nodes: list[ast.stmt | ast.ExceptHandler | ast.match_case] = list(top)
+    for node in nodes:  # it grows
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            nodes += getattr(node, block, ())
     imports = tuple(node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
-    return imports, tuple(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    return imports, tuple(node.name for node in nodes if isinstance(node, ast.ClassDef)), tuple(top)
 
 
 def imports_in(text: str, here: tuple[str, ...] = ()) -> Iterator[tuple[int, str]]:
@@ -119,8 +124,9 @@ MUTATORS = {"append", "extend", "update", "setdefault", "insert", "add", "regist
 
 def disguised_imports(text: str, room: str = "") -> list[str]:
     """Each `import_module` or `__import__` call, and each table of another room that is filled on import."""
-    tree, found = ast.parse(text), []
-    for node in ast.walk(tree):
+    top, found = statements(text)[2], []
+    named = "import_module" in text or "__import__" in text
+    for node in ast.walk(ast.Module(list(top), [])) if named else ():
         if isinstance(node, ast.Call):
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             outside = node.args and isinstance(node.args[0], ast.Constant) and "gdlab" not in str(node.args[0].value)
@@ -128,13 +134,13 @@ def disguised_imports(text: str, room: str = "") -> list[str]:
                 found.append(f"{node.lineno}: {called}")
     foreign = {
         alias.asname or alias.name
-        for node in tree.body
+        for node in top
         if isinstance(node, ast.ImportFrom)
         and str(node.module).startswith("gdlab.")
         and longest_room(str(node.module).split(".")[1:]) != room
         for alias in node.names
     }
-    for node in tree.body:
+    for node in top:
         targets: list[ast.expr] = []
         match node:
             case ast.Assign(targets=several):
@@ -171,6 +177,8 @@ def test_the_checks_see_what_they_are_for() -> None:
     assert later_imports("from gdlab.rewrite import engine", "rewrite/rules") == ["1: gdlab.rewrite.engine"]
     assert later_imports("from gdlab.rewrite import optimize", "rewrite/explain") == ["1: gdlab.rewrite.optimize"]
     assert disguised_imports("from gdlab.rewrite.rules import T\nT.add(1)", "rewrite/engine") == ["2: T is filled"]
+    deep = "try:\n    pass\nexcept E:\n    match x:\n        case 1:\n            import gdlab.view"
+    assert later_imports(deep, "plan") == ["6: gdlab.view"]
     assert disguised_imports('import_module("json")') == []
     assert disguised_imports('import_module("gdlab.view")') == ["1: import_module"]
     assert disguised_imports('importlib.import_module(f"gdlab.{x}")') == ["1: import_module"]

@@ -72,8 +72,9 @@ def first_paint(page: Page, document: Any) -> float:
 
 
 @pytest.mark.clock
-def test_b1_a_graph_of_6236_nodes_moves_smoothly(page: Page) -> None:
+def test_b1_a_graph_of_6236_nodes_moves_smoothly(fresh_page: Page) -> None:
     """Panning, zooming at the pointer, and opening a group of a large graph."""
+    page = fresh_page
     assert 6200 < len(large().nodes()) < 6300
     assert any(first_paint(page, large()) <= wall_seconds_here(SHARED * 0.5) for _ in range(3)), "first paint"
     camera = "document.querySelector('[data-pane=before] .gd-camera')"
@@ -97,8 +98,9 @@ def test_b1_a_graph_of_6236_nodes_moves_smoothly(page: Page) -> None:
 
 
 @pytest.mark.clock
-def test_what_is_drawn_whole_is_painted_as_soon_as_a_small_graph(page: Page) -> None:
+def test_what_is_drawn_whole_is_painted_as_soon_as_a_small_graph(fresh_page: Page) -> None:
     """500 nodes: what is in sight comes first. Where others use the machine, a graph of 60 nodes is the measure."""
+    page = fresh_page
     documents = [graph_doc(networks.written_with(nodes, len), "painted").json().decode() for nodes in (60, 500)]
     mount(page, graph_doc(networks.mlp(), "mlp"))
     taken = [[float(page.evaluate(PAINT, document)) for document in documents] for _ in range(4)]
@@ -107,7 +109,8 @@ def test_what_is_drawn_whole_is_painted_as_soon_as_a_small_graph(page: Page) -> 
 
 
 @pytest.mark.clock
-def test_b3_a_thousand_updates_a_second(page: Page) -> None:
+def test_b3_a_thousand_updates_a_second(fresh_page: Page) -> None:
+    page = fresh_page
     live(page, trained())
     open_tab(page, "session")
     seventeen = (

@@ -65,7 +65,13 @@ def test_b14_ops_have_the_colours_of_their_families_before_any_run(lab: Server, 
     assert INK  # the same hues as everywhere: tests/view/test_palette.py
 
 
-def test_a_selection_lights_the_lines_of_the_cell(page: Page, written: Locator) -> None:
+def test_the_picture_and_the_lines_of_its_cell_are_one_selection(page: Page, written: Locator) -> None:
+    a_selection_lights_the_lines(page, written)
+    a_click_on_a_line_selects_what_it_made(page, written)
+    a_changed_cell_says_so_and_lights_nothing(page, written)
+
+
+def a_selection_lights_the_lines(page: Page, written: Locator) -> None:
     assert lit_lines(page) == []
     written.locator('[data-pane="before"] .gd-box', has_text="relu").first.click()
     assert lit_lines(page) == [NET.splitlines()[3]]
@@ -75,7 +81,7 @@ def test_a_selection_lights_the_lines_of_the_cell(page: Page, written: Locator) 
     assert lit_lines(page) == []
 
 
-def test_a_click_on_a_line_selects_what_it_made(page: Page, written: Locator) -> None:
+def a_click_on_a_line_selects_what_it_made(page: Page, written: Locator) -> None:
     cell(page, 1).locator(".cm-line", has_text="relu(").click(position={"x": 4, "y": 6})
     ops = written.locator('[data-pane="before"] [data-lit] .gd-op').evaluate_all(LIT)
     assert sorted(ops) == ["matmul", "relu"]
@@ -86,8 +92,8 @@ def test_a_click_on_a_line_selects_what_it_made(page: Page, written: Locator) ->
     assert selected(written) == before
 
 
-def test_a_cell_that_was_changed_says_so_and_lights_nothing(page: Page, written: Locator) -> None:
-    written.locator('[data-pane="before"] .gd-box', has_text="relu").first.click()
+def a_changed_cell_says_so_and_lights_nothing(page: Page, written: Locator) -> None:
+    written.locator('[data-pane="before"] .gd-box', has_text="mse_loss").first.click()
     assert lit_lines(page)
     editor = cell(page, 1).locator(".cm-content")
     editor.click()
@@ -100,12 +106,19 @@ def test_a_cell_that_was_changed_says_so_and_lights_nothing(page: Page, written:
     assert lit_lines(page) and cell(page, 1).locator(".gd-cm-note").count() == 0
 
 
-@pytest.mark.parametrize("app", ["lab", "notebook7"])
-def test_the_graph_stands_beside_its_notebook(app: str, request: pytest.FixtureRequest, page: Page) -> None:
-    open_notebook(page, request.getfixturevalue(app), ["import numpy as np\n%load_ext gdlab", NET])
+def test_the_graph_stands_beside_its_notebook(page: Page, written: Locator) -> None:
+    shown_beside_and_back(page, written)
+    the_palette_has_the_command(page)
+
+
+def test_the_graph_stands_beside_its_notebook_in_notebook_7(notebook7: Server, page: Page) -> None:
+    open_notebook(page, notebook7, ["import numpy as np\n%load_ext gdlab", NET])
     run_cell(page, 0)
     run_cell(page, 1)
-    view = drawn(page)
+    shown_beside_and_back(page, drawn(page))
+
+
+def shown_beside_and_back(page: Page, view: Locator) -> None:
     view.locator('[data-command="beside"]').click()
     beside = page.locator('[id^="gdlab-beside"]')
     beside.locator(".gd-box").first.wait_for()
@@ -120,7 +133,7 @@ def test_the_graph_stands_beside_its_notebook(app: str, request: pytest.FixtureR
     assert beside.count() == 0 and line.count() == 0
 
 
-def test_the_palette_has_the_command(page: Page, written: Locator) -> None:
+def the_palette_has_the_command(page: Page) -> None:
     cell(page, 1).locator(".cm-content").click()
     command(page, "gdlab:open-beside")
     page.locator('[id^="gdlab-beside"] .gd-box').first.wait_for()

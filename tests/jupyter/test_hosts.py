@@ -3,7 +3,6 @@ kernel, no trust, no extension."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import nbformat
 import pytest
 from browser import (
     PYTHON,
-    App,
     Server,
     Watch,
     box_of,
@@ -24,12 +22,14 @@ from browser import (
     run_cell,
     save,
     serving,
+    show,
     start_cell,
     visit,
     wait_idle,
     wait_restored,
 )
 from lab_steps import NET, SLOW_FEED, press, steps, wait_steps
+from matrix import also
 from playwright.sync_api import Locator, Page, Route, expect
 
 from gdlab.graph import Graph
@@ -43,10 +43,26 @@ RUN = "%graph_run mlp 4 --feed random:0 --sgd 0.1 --init 0"
 LONG_RUN = "%graph_run mlp 150 --feed slow --sgd 0.1 --init 0"
 
 
-@pytest.fixture(params=["jupyterlab", "notebook"], ids=["lab", "seven"])
+@pytest.fixture
+def page(app_page: Page) -> Page:
+    """The page of JupyterLab or of Notebook 7 that tests share."""
+    return app_page
+
+
+SERVERS = {"lab": "lab", "seven": "notebook7"}
+
+
+@pytest.fixture(params=SERVERS)
 def host(request: pytest.FixtureRequest) -> Server:
     """Each of the two applications in turn."""
-    server: Server = request.getfixturevalue({"jupyterlab": "lab", "notebook": "notebook7"}[request.param])
+    server: Server = request.getfixturevalue(SERVERS[request.param])
+    return server
+
+
+@pytest.fixture(params=also(["lab"], "seven"))
+def kernel_host(request: pytest.FixtureRequest) -> Server:
+    """For what a kernel and its comms do, which is the same code of Jupyter's in both applications."""
+    server: Server = request.getfixturevalue(SERVERS[request.param])
     return server
 
 
@@ -55,23 +71,17 @@ def state(page: Page, index: int) -> str:
 
 
 # without the extension ------------------------------------------------------------------------------------------------
-def without_extension(app: App, home: Path) -> Iterator[Server]:
-    config = home / "jupyter_config_dir" / "labconfig"
-    config.mkdir(parents=True)
-    (config / "page_config.json").write_text(json.dumps({"disabledExtensions": {"gdlab": True}}))
-    with serving(app, home) as server:
-        yield server
-
-
 @pytest.fixture(scope="module")
 def plain_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A JupyterLab in which the extension of gdlab is switched off, as in hosts that have none."""
-    yield from without_extension("jupyterlab", tmp_path_factory.mktemp("plain"))
+    with serving("jupyterlab", tmp_path_factory.mktemp("plain"), "gdlab") as server:
+        yield server
 
 
 def test_b14_without_the_extension_views_are_live_and_completion_works(
-    plain_lab: Server, page: Page, watch: Watch
+    plain_lab: Server, fresh_page: Page, watch: Watch
 ) -> None:
+    page = fresh_page
     run = "%graph_run mlp 5 --feed random:0 --sgd 0.1 --init 0"
     cells = ["%load_ext gdlab", NET, run, "%%graph more\nx = inp", "%graph mlp --static"]
     path = open_notebook(page, plain_lab, cells, "plain.ipynb")
@@ -108,8 +118,9 @@ def reopened_without_extension_and_kernel(server: Server, page: Page, path: Path
     assert picture.evaluate("e => e.tagName !== 'IMG' || (e.complete && e.naturalWidth > 300)")
 
 
-def test_a_package_that_the_page_does_not_share_costs_one_feature_and_is_said(lab: Server, page: Page) -> None:
+def test_a_package_that_the_page_does_not_share_costs_one_feature_and_is_said(lab: Server, fresh_page: Page) -> None:
     """An older JupyterLab may lack a package: files do not open as pictures then, and everything else works."""
+    page = fresh_page
     with Graph() as graph:
         graph.output(relu(input("x", (4, 8))))
     data, metadata = bundle(Study(graph, device="cpu", name="old").doc, ["opt"])
@@ -146,7 +157,7 @@ def test_an_output_that_holds_the_picture_alone_shows_it_without_a_kernel(
     shown = nbformat.v4.new_output("display_data", data, metadata=metadata)
     cells = [nbformat.v4.new_code_cell("%graph large", outputs=[shown], execution_count=1)]
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=PYTHON), host.root / "large.ipynb")
-    visit(page, host, "large.ipynb")
+    show(page, host, "large.ipynb")
     drawn = cell(page, 0).locator("img.gd-picture")
     drawn.wait_for()
     page.wait_for_function("() => document.querySelector('img.gd-picture').naturalWidth > 100")
@@ -165,9 +176,9 @@ def in_mid_run(page: Page, host: Server, name: str) -> None:
     wait_steps(page, 3, 3)
 
 
-def test_b9_a_kernel_that_is_restarted_leaves_pictures_that_say_so(host: Server, page: Page) -> None:
+def test_b9_a_kernel_that_is_restarted_leaves_pictures_that_say_so(kernel_host: Server, page: Page) -> None:
     """In mid-run, and at rest; run again, the cells are live with the new kernel, and their buttons work."""
-    in_mid_run(page, host, "restart.ipynb")
+    in_mid_run(page, kernel_host, "restart.ipynb")
     ended = "closed: the kernel has ended; run the cell again"
     for at_rest in (False, True):
         restart_kernel(page)
@@ -234,12 +245,12 @@ def second_tab(server: Server, page: Page, name: str) -> Page:
     return other
 
 
-def test_two_tabs_on_one_notebook_show_one_session_and_one_selection(host: Server, page: Page) -> None:
-    open_notebook(page, host, ["%load_ext gdlab", NET, RUN], "tabs.ipynb")
+def test_two_tabs_on_one_notebook_show_one_session_and_one_selection(kernel_host: Server, page: Page) -> None:
+    open_notebook(page, kernel_host, ["%load_ext gdlab", NET, RUN], "tabs.ipynb")
     for index in range(3):
         run_cell(page, index)
     save(page)
-    other = second_tab(host, page, "tabs.ipynb")
+    other = second_tab(kernel_host, page, "tabs.ipynb")
     bring(other, 2)
     wait_steps(other, 2, 4)
     press(other, 2, "step")
@@ -271,15 +282,15 @@ def test_b10_a_saved_notebook_is_interactive_without_its_kernel(host: Server, pa
     book = nbformat.read(path, as_version=4)
     book.cells.append(nbformat.v4.new_markdown_cell("somebody else wrote this"))
     nbformat.write(book, host.root / "untrusted.ipynb")  # another file with the same outputs has no signature
-    for name, trusted in (("saved.ipynb", True), ("untrusted.ipynb", False)):
-        visit(page, host, name)
+    for name, trusted, look in (("saved.ipynb", True, visit), ("untrusted.ipynb", False, show)):
+        look(page, host, name)
         told = "() => window.jupyterapp.shell.currentWidget.content.widgets[1]?.model?.trusted"
         page.wait_for_function(f"trusted => ({told})() === trusted", arg=trusted)
         picture_without_kernel(page)
         assert names_of_bookmarks(page) == ["the node"]
     keep_bookmark(page, "without a kernel")
     save(page)
-    visit(page, host, "untrusted.ipynb")
+    show(page, host, "untrusted.ipynb")
     picture_without_kernel(page)
     assert names_of_bookmarks(page) == ["the node", "without a kernel"]
 

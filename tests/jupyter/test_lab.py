@@ -23,6 +23,7 @@ from browser import (
     wait_restored,
 )
 from lab_steps import NET, SLOW_FEED, press, steps, wait_steps
+from live_notebooks import check_live
 from places import NOTEBOOKS
 from playwright.sync_api import Page, expect
 
@@ -62,6 +63,7 @@ def test_the_tour(lab: Server, page: Page) -> None:
             shot(page, f"tour-{name}-{i}")
     theme(page, "light")
     save(page)
+    check_live(page, path)
     reopened_without_kernel(lab, page, magic)
 
 

@@ -392,22 +392,26 @@ COLOURS = """() => {
   return found; }"""
 
 
-@pytest.mark.parametrize("tab", TABS)
-def test_forced_colours_show_what_is_selected_in_every_tab(page: Page, tab: str) -> None:
+# What is lit without an outline or a stroke of the system's highlight.
+PLAIN = """all => { const probe = document.body.appendChild(document.createElement('i'));
+  probe.style.color = 'Highlight'; const wanted = getComputedStyle(probe).color; probe.remove();
+  return all.filter(e => !e.matches('.gd-call, .gd-edge, .gd-axisdispatch, .gd-tick')).filter(e => {
+    const shape = e.querySelector('.gd-shape') ?? e, style = getComputedStyle(shape);
+    return style.stroke !== wanted && style.outlineColor !== wanted; }).map(e => e.outerHTML.slice(0, 90)); }"""
+
+
+def test_forced_colours_show_what_is_selected_in_every_tab(page: Page) -> None:
     """All that is lit has an outline or a stroke of the system's highlight, and words are in the system's colours."""
     page.emulate_media(forced_colors="active")
     live(page, trained())
     page.evaluate("tell(metrics(1, 7, [[6, 0.6], [7, 0.5]]))")
     page.locator('[data-pane="before"] [data-entity="node:0.6"]').click()
-    open_tab(page, tab)
-    lit = page.locator("[data-lit]:visible, [data-some]:visible")
-    assert lit.count() > 0
-    plain = lit.evaluate_all("""all => { const probe = document.body.appendChild(document.createElement('i'));
-      probe.style.color = 'Highlight'; const wanted = getComputedStyle(probe).color; probe.remove();
-      return all.filter(e => !e.matches('.gd-call, .gd-edge, .gd-axisdispatch, .gd-tick')).filter(e => {
-        const shape = e.querySelector('.gd-shape') ?? e, style = getComputedStyle(shape);
-        return style.stroke !== wanted && style.outlineColor !== wanted; }).map(e => e.outerHTML.slice(0, 90)); }""")
-    assert plain == []
+    for tab in TABS:
+        open_tab(page, tab)
+        lit = page.locator("[data-lit]:visible, [data-some]:visible")
+        assert lit.count() > 0, tab
+        plain = lit.evaluate_all(PLAIN)
+        assert plain == [], tab
 
 
 def test_a_search_that_hit_a_limit_says_so_where_no_rewrite_is(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:

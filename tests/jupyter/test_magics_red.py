@@ -70,6 +70,7 @@ OWN: dict[str, Callable[[Study], Any]] = {
     "list": lambda s: gd.GraphExecutor("cpu").begin_recorded(), "executor": lambda s: gd.GraphExecutor("cpu"),
     "study": lambda s: s, "closed study": lambda s: closed_copy(s), "class": lambda s: Study,
 }  # fmt: skip
+TAKEN = {"study", "closed study", "runner", "session"}  # a magic may leave them changed: each form has its own
 FORMS = [
     *MAGICS, "%graph_compiled NAME", "%graph_record NAME", "%graph_sweep NAME 2 --adam 1e-3",
     "%graph NAME --static", "%graph NAME --diff NAME", "%graph NAME --values", "%graph NAME --train --run 1",
@@ -90,8 +91,9 @@ def test_no_magic_ends_in_a_traceback(shell: Any, kind: str, tmp_path: Any, monk
     """Every magic with every kind of object of gdlab: an answer, or an error without frames of gdlab's."""
     monkeypatch.chdir(tmp_path)
     said(shell, "%reload_ext gdlab")
-    for form in FORMS:
-        said(shell, f"%%graph ok --train --quiet --device cpu\n{SMALL}")
+    for number, form in enumerate(FORMS):
+        if number == 0 or kind in TAKEN:
+            said(shell, f"%%graph ok --train --quiet --device cpu\n{SMALL}")
         shell.user_ns["it"] = OWN[kind](shell.user_ns["ok"])
         lines = said(shell, form.replace("NAME", "it"))
         text = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(lines))

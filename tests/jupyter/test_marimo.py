@@ -110,22 +110,22 @@ def running(notebook: Path) -> Iterator[str]:
         process.wait(30)
 
 
-def test_in_a_running_page_views_are_live_and_buttons_work(notebook: Path, page: Page) -> None:
+def test_in_a_running_page_views_are_live_and_buttons_work(notebook: Path, fresh_page: Page) -> None:
     with running(notebook) as url:
-        page.goto(url, wait_until="domcontentloaded")
-        views = page.locator("marimo-anywidget .gdlab")
+        fresh_page.goto(url, wait_until="domcontentloaded")
+        views = fresh_page.locator("marimo-anywidget .gdlab")
         views.nth(1).locator(".gd-box").first.wait_for()
         assert views.count() == 2
-        assert page.locator("marimo-anywidget").count() == 2, "one widget each, and no container around it"
+        assert fresh_page.locator("marimo-anywidget").count() == 2, "one widget each, and no container around it"
         view = views.first
         assert view.get_attribute("data-tab") == "session", "what was asked for is open"
         step = view.locator('[data-value="step"]')
         expect(step).to_have_text(re.compile("^2"), timeout=60_000)
         view.locator('[data-command="step"]').first.click()
         expect(step).to_have_text(re.compile("^3"), timeout=60_000)
-        still = page.locator("[data-gdlab-static]")
+        still = fresh_page.locator("[data-gdlab-static]")
         assert still.count() == 1 and still.is_hidden(), "the live view stands in its place"
         view.locator('[role="tab"][data-tab="opt"]').click()
         view.locator('[data-pane="before"] [data-entity="node:0.2"]').first.click()
         assert view.locator("[data-lit]").count() > 1
-        page.goto("about:blank")
+        fresh_page.goto("about:blank")

@@ -275,7 +275,8 @@ def test_without_a_kernel_a_cell_says_why_not(page: Page) -> None:
     page.wait_for_function("text => document.querySelector('.gd-hits').textContent === text", arg=said)
 
 
-def test_in_a_notebook_cell_and_png_are_in_the_clipboard(lab: Server, page: Page) -> None:
+def test_in_a_notebook_cell_and_png_are_in_the_clipboard(lab: Server, lab_page: Page) -> None:
+    page = lab_page
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     source = """%%graph mlp --train --device cpu
 x = input("x", (8, 6))

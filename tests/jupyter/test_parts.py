@@ -8,7 +8,7 @@ from typing import Any
 import nbformat
 import pytest
 from bare_page import LOAD, MOUNT, TABS, open_tab, parts, trained
-from browser import PYTHON, Server, Watch, cell, visit, wait_idle
+from browser import PYTHON, Watch, cell, visit, wait_idle
 from places import REPO
 from playwright.sync_api import Page, expect
 
@@ -161,10 +161,10 @@ def file_with(text: str) -> str:
 
 @pytest.mark.parametrize("app", ["lab", "notebook7"])
 def test_an_output_shows_its_picture_before_what_draws_it_is_there(
-    app: str, request: pytest.FixtureRequest, page: Page, watch: Watch
+    app: str, request: pytest.FixtureRequest, fresh_page: Page, watch: Watch
 ) -> None:
     """At most 30 KB are loaded before the first picture is painted (view2 §6); each part comes at a Retry."""
-    host: Server = request.getfixturevalue(app)
+    page, host = fresh_page, request.getfixturevalue(app)
     data, metadata = bundle(trained(), ["opt"])
     shown = nbformat.v4.new_output("display_data", data, metadata=metadata)
     cells = [nbformat.v4.new_code_cell("%graph mlp", outputs=[shown], execution_count=1)]
