@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from op_checks import board
 
 from gdlab import ops
 from gdlab.base.errors import ArgumentError, ShapeError, UnknownNameError
 from gdlab.graph import Graph
+from gdlab.op import REGISTRY
 from gdlab.op.reference import compare, evaluate, magnitudes
 
 
@@ -53,6 +55,28 @@ def test_a_wrong_feed_is_named(feeds: dict[str, object], error: type[Exception],
     with pytest.raises(error) as refused:
         evaluate(small(), feeds)
     assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("fold", ["max", "min"])
+def test_what_cannot_be_the_maximum_does_not_add_to_its_error_scale(fold: str) -> None:
+    """A hidden score of -1e30; one of nearly the maximum may be it."""
+    with Graph() as g:
+        x, y = ops.input("x", (2, 4)), ops.input("y", (2, 4))
+        total = x + y
+        g.output(ops.max_inner(total) if fold == "max" else ops.min(ops.neg(total), -1))
+    feeds = {"x": [[1, -1e30, 3, 2], [-1e30] * 4], "y": [[0, 0, 5, 5.9], [1] * 4]}
+    values = evaluate(g, feeds)
+    found = magnitudes(g, values)[g.output_ids[0]].reshape(2)
+    np.testing.assert_allclose(found, [8, 1e30], rtol=1e-6)
+    feeds["x"][0] = [-20, -1e30, 3, 2]
+    feeds["y"][0] = [28 - 1e-3, 0, 5, 5.9]
+    assert magnitudes(g, evaluate(g, feeds))[g.output_ids[0]].reshape(2)[0] == pytest.approx(48, rel=1e-3)
+
+
+def test_gradients_behind_a_mask_are_held_to_their_own_size() -> None:
+    found = board(REGISTRY["sliding_window_attention"])
+    scales = magnitudes(found.graph, evaluate(found.graph, found.feeds))
+    assert max(float(scales[i].max()) for i in found.graph.output_ids) < 1e6
 
 
 def test_magnitudes_of_cancelling_sums_are_those_of_the_terms() -> None:
