@@ -19,19 +19,23 @@ from typing import Any
 SECONDS = 30.0  # for the compiler
 
 
+def compiler() -> str | None:
+    """Return the path of the C compiler; None on other systems than Linux, where a missing one may open a window."""
+    return shutil.which("cc") if sys.platform == "linux" else None
+
+
 def functions(head: str, sources: Mapping[str, str], *options: str) -> dict[str, Any]:
     """Return C functions by name, those of `sources` that are not in the cache compiled now, all in one library; none
     where there is no compiler, or no folder for its output. Each text holds one function of its name, behind `head`;
     a name is never given to two texts. Calls release the interpreter."""
-    compiler = shutil.which("cc") if sys.platform == "linux" else None  # elsewhere a missing one may open a window
-    if compiler is None or not sources:
+    if not sources or (cc := compiler()) is None:
         return {}
     with contextlib.suppress(OSError, RuntimeError, AttributeError, subprocess.SubprocessError):
         paths = {name: _path(name, head + text, options) for name, text in sources.items()}
         missing = [name for name, path in paths.items() if not path.exists()]
         if missing:
             text = "".join([head, *(sources[name] for name in missing)])
-            _compile(compiler, text, options, [paths[name] for name in missing])
+            _compile(cc, text, options, [paths[name] for name in missing])
         return {name: getattr(ctypes.CDLL(str(path)), name) for name, path in paths.items()}
     return {}
 
@@ -54,7 +58,10 @@ def _compile(compiler: str, text: str, options: Sequence[str], paths: Sequence[P
         subprocess.run(command, input=text.encode(), check=True, capture_output=True, timeout=SECONDS)
         for path in paths:
             own = made.with_name(f"{made.name}-{path.stem}")
-            os.link(made, own)  # one file: the system loads it once
+            try:
+                os.link(made, own)  # one file: the system loads it once
+            except OSError:  # a folder without links
+                shutil.copyfile(made, own)
             os.replace(own, path)
     finally:
         made.unlink(missing_ok=True)

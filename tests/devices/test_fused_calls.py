@@ -351,6 +351,15 @@ def test_a_loop_is_compiled_once(tmp_path: Path, compiler: None, monkeypatch: py
     assert len({*tmp_path.rglob("*.so")}) == 3 and not [*tmp_path.rglob(".*")]
 
 
+def test_a_folder_without_links_has_copies(tmp_path: Path, compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_link(*paths: Path) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "link", no_link)
+    assert loops(fused([ROW], [])[0]) == 1 and len([*tmp_path.rglob("*.so")]) == len([*tmp_path.rglob("*.*")]) == 1
+
+
 @pytest.mark.parametrize("broken", ["fails", "is not there", "cannot write"])
 def test_without_a_compiler_calls_stay_as_they_are(
     broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,7 @@ import gdlab.view.text.doctor as doctor_module
 from gdlab import ops
 from gdlab.__main__ import main
 from gdlab.base.errors import DeviceUnavailableError
+from gdlab.devices import native
 from gdlab.graph import Graph
 from gdlab.op import public_ops
 from gdlab.study.study import Study
@@ -292,6 +293,19 @@ def test_doctor_tells_that_threads_of_numpy_keep_the_cores(keeps: bool, monkeypa
     (row,) = (row for row in doctor_module.doctor_rows() if row.name == "numpy")
     assert row.level == ("note" if keeps else "ok")
     assert row.advice.startswith("import gdlab before numpy") == keeps
+
+
+@pytest.mark.parametrize(
+    ("system", "found", "level"), [("linux", "/bin/cc", "ok"), ("linux", None, "note"), ("win32", None, "")]
+)
+def test_doctor_tells_of_a_compiler(
+    system: str, found: str | None, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native.shutil, "which", lambda name: found if name == "cc" else None)
+    monkeypatch.setattr(native.sys, "platform", system)
+    rows = [row for row in doctor_module.doctor_rows() if row.name == "C compiler"]
+    assert [row.level for row in rows] == ([level] if level else [])
+    assert all(bool(row.advice) == (level == "note") for row in rows)
 
 
 def test_doctor_says_what_to_do(

@@ -1,5 +1,5 @@
-"""Tell what this machine has and lacks, as one table: versions, adapters, the device chosen and why, front end,
-threads."""
+"""Tell what this machine has and lacks, as one table: versions, adapters, the device chosen and why, compiler, front
+end, threads."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from gdlab.base.blas import keeps_cores
 from gdlab.base.errors import GdlabError
 from gdlab.base.words import grid, nbytes, plural
 from gdlab.devices.choose import device
+from gdlab.devices.native import compiler
 from gdlab.devices.wgpu.wgpu_device import adapters
 
 Level = Literal["ok", "note", "bad"]
@@ -54,7 +55,8 @@ class DoctorRow:
 
 def doctor_rows() -> list[DoctorRow]:
     """Return all rows of the table."""
-    return [row for part in (_python, _packages, _adapters, _device, _dot, _front_end, _threads) for row in part()]
+    parts = (_python, _packages, _adapters, _device, _compiler, _dot, _front_end, _threads)
+    return [row for part in parts for row in part()]
 
 
 def doctor_text(rows: Sequence[DoctorRow] | None = None) -> str:
@@ -108,6 +110,14 @@ def _device() -> Iterator[DoctorRow]:
         yield DoctorRow("device", "none", "bad", str(error))
         return
     yield DoctorRow("device", f"{info}: {info.reason}")
+
+
+def _compiler() -> Iterator[DoctorRow]:
+    if (found := compiler()) is not None:
+        yield DoctorRow("C compiler", f"{found}: compiles loops of steps, with the same bits")
+    elif sys.platform == "linux":
+        advice = "one (Debian: gcc) makes steps on cpu faster: Adam on large parameters takes half the time"
+        yield DoctorRow("C compiler", "none", "note", advice)
 
 
 def _dot() -> Iterator[DoctorRow]:
