@@ -13,6 +13,7 @@ from typing import Any
 import networks
 import numpy as np
 import pytest
+from machine import needs
 
 from gdlab.devices import native
 from gdlab.devices.cpu import fused_calls
@@ -40,8 +41,7 @@ def every_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def compiler() -> None:
-    if not native.functions("", {"gdlab_nothing": "void gdlab_nothing(void) {}"}):
-        pytest.skip("no C compiler")
+    needs("compiler")
 
 
 def room(*shape: int, value: float = 0.0) -> Array:

@@ -102,6 +102,7 @@ THINGS: dict[str, tuple[Callable[[], object], str]] = {
     "chromium": (chromium, "Chromium on PATH or in CHROMIUM"),
     "mpi": (mpi, 'pip install "gdlab[distributed]"'),
     "typescript": (typescript, "Node, and what `make front` installs"),
+    "compiler": (lambda: sys.platform == "linux" and shutil.which("cc"), "Linux with a C compiler, cc on PATH"),
     "posix": (lambda: os.name == "posix", "Linux or macOS: fork, named pipes, links, signals"),
 }
 IMPLIED = {"lavapipe": "wgpu", "gpu": "wgpu"}

@@ -74,11 +74,11 @@ class _Seen:
         """Return whether it shares memory with another."""
         if self.root != other.root or self.low >= other.high or other.low >= self.high:
             return False
-        return np.may_share_memory(self.array, other.array, max_work=WORK)  # type: ignore[arg-type]  # its stubs know two
+        return np.may_share_memory(self.array, other.array, max_work=WORK)  # type: ignore[arg-type]
 
 
 @dataclass(eq=False, slots=True)
-class _Call:
+class _FusibleCall:
     """A call that can be fused: its place in the run, the form of its value, its output, its inputs."""
 
     at: int
@@ -86,7 +86,7 @@ class _Call:
     form: str
     out: _Seen
     inputs: tuple[_Seen | np.float32, ...]
-    sources: list[_Call | None] = field(default_factory=list)  # per input: the call of this row that computed it
+    sources: list[_FusibleCall | None] = field(default_factory=list)  # per input: the call of this row that computed it
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class _Access:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _FusedRow:
     """A row of calls as a loop: its text, the table that it is called with, and the calls."""
 
     text: str
@@ -116,7 +116,7 @@ class _Lanes:
     lists: list[tuple[list[_Part], int]]
 
 
-_Part = NumpyCall | _Row | _Lanes
+_Part = NumpyCall | _FusedRow | _Lanes
 
 
 def _calls(parts: Iterable[_Part], loops: Mapping[str, Loop]) -> Iterator[NumpyCall]:
@@ -124,7 +124,7 @@ def _calls(parts: Iterable[_Part], loops: Mapping[str, Loop]) -> Iterator[NumpyC
     for part in parts:
         if isinstance(part, _Lanes):
             yield Beside([CallList([*_calls(inner, loops)], work) for inner, work in part.lists]), ()
-        elif isinstance(part, _Row):
+        elif isinstance(part, _FusedRow):
             yield from [(loops[part.text], (part.table,))] if part.text in loops else part.calls
         else:
             yield part
@@ -138,7 +138,7 @@ class _Fusion:
         self._at = 0  # the place of the next call among all, with those of lanes one lane after the other
         self._accesses: dict[int, list[_Access]] = {}  # of temporaries
         self._last_unknown = -1  # the last call that may read anything
-        self.rows: list[_Row] = []
+        self.rows: list[_FusedRow] = []
         for at, call in enumerate(_all(run)):
             self._note(at, call)
         self.parts = self._fused(run)
@@ -161,7 +161,7 @@ class _Fusion:
             self._at += 1
         return [*made, *self._joined(row.calls)]
 
-    def _known(self, call: NumpyCall) -> _Call | None:
+    def _known(self, call: NumpyCall) -> _FusibleCall | None:
         """Return a call as one that can be fused; None if it cannot be."""
         function, args = call
         form = _FORMS.get(function) if isinstance(function, np.ufunc) or function is np.copyto else None
@@ -181,7 +181,7 @@ class _Fusion:
         seen = self._see(out)
         if any(isinstance(x, _Seen) and x.place != seen.place and x.meets(seen) for x in given):
             return None  # NumPy reads all before it writes
-        return _Call(self._at, call, form, seen, tuple(given))
+        return _FusibleCall(self._at, call, form, seen, tuple(given))
 
     def _see(self, array: Array) -> _Seen:
         seen = self._seen.get(id(array))
@@ -226,7 +226,7 @@ class _Fusion:
                 return False
         return False
 
-    def _joined(self, row: Sequence[_Call]) -> Iterator[_Part]:
+    def _joined(self, row: Sequence[_FusibleCall]) -> Iterator[_Part]:
         """Return the calls of a row with those joined that have to do with one another."""
         if len(row) < 2 or row[0].out.array.size * len(row) < WORTH:
             yield from (c.call for c in row)
@@ -241,7 +241,7 @@ class _Fusion:
             if written is None:
                 yield from (c.call for c in some)
             else:
-                self.rows.append(_Row(*written, [c.call for c in some], work))
+                self.rows.append(_FusedRow(*written, [c.call for c in some], work))
                 yield self.rows[-1]
 
 
@@ -293,10 +293,10 @@ class _OpenRow:
     place of the loop, or not at all."""
 
     def __init__(self) -> None:
-        self.calls: list[_Call] = []
+        self.calls: list[_FusibleCall] = []
         self._touched: dict[int, dict[Any, tuple[_Seen, bool]]] = {}  # by root and place; whether it is written
 
-    def takes(self, call: _Call) -> bool:
+    def takes(self, call: _FusibleCall) -> bool:
         """Return whether a call may follow."""
         if self.calls and call.out.array.size != self.calls[0].out.array.size:
             return False
@@ -307,7 +307,7 @@ class _OpenRow:
         others = self._touched.get(seen.root, {}).items()
         return any(place != seen.place and (written or wrote) and seen.meets(x) for place, (x, wrote) in others)
 
-    def add(self, call: _Call) -> None:
+    def add(self, call: _FusibleCall) -> None:
         """Add a call."""
         self.calls.append(call)
         for x in (*call.inputs, call.out):
@@ -316,7 +316,7 @@ class _OpenRow:
                 of_root[x.place] = x, x is call.out or of_root.get(x.place, (x, False))[1]
 
 
-def _components(row: Sequence[_Call], lasting: set[Any]) -> Iterable[list[_Call]]:
+def _components(row: Sequence[_FusibleCall], lasting: set[Any]) -> Iterable[list[_FusibleCall]]:
     """Return the calls of a row in groups that have nothing to do with one another, each in order, the first call's
     first. `lasting`: the places that are read later."""
     group = [*range(len(row))]
@@ -345,7 +345,7 @@ def _components(row: Sequence[_Call], lasting: set[Any]) -> Iterable[list[_Call]
     for i, call in enumerate(row):
         if call.out.place in first:
             group[of(i)] = of(first[call.out.place])
-    found: dict[int, list[_Call]] = {}
+    found: dict[int, list[_FusibleCall]] = {}
     for i, call in enumerate(row):
         found.setdefault(of(i), []).append(call)
     return found.values()
@@ -387,7 +387,7 @@ class _Nest:
         return sizes, steps
 
 
-def _written(some: Sequence[_Call], stored: set[int]) -> tuple[str, Any] | None:
+def _written(some: Sequence[_FusibleCall], stored: set[int]) -> tuple[str, Any] | None:
     """Return the text of a loop of some calls, of which those in `stored` (ids) store their results, and its table;
     None where their arrays do not allow one loop."""
     nest = _Nest(max((c.out.array.shape for c in some), key=len))
