@@ -1,4 +1,5 @@
-// Gradient of the keys: rows are keys, columns are queries; dK = (P (dP - delta)) transposed Q.
+// Gradient of the keys: rows are keys, columns are queries; dK = (P (dP - delta)) transposed Q. And, where the dispatch
+// stores it, that of the values: dV = P transposed dO.
 fn row4(key: u32, head: u32, c: u32) -> vec4<f32> {
     let at = (key * KV_HEADS + head) * D + c;
     if (D % 4u == 0u) {
@@ -55,6 +56,10 @@ fn value4(query: u32, head: u32, c: u32) -> vec4<f32> {
     return column4(query, head, c);
 }
 
+fn second_value4(query: u32, head: u32, c: u32) -> vec4<f32> {
+    return second_column4(query, head, c);
+}
+
 fn first_column(key: u32) -> u32 {
     return first_query(key);
 }
@@ -87,9 +92,13 @@ fn delta4(query: u32, head: u32) -> vec4<f32> {
     );
 }
 
-// Of one key and 4 queries.
-fn weights(key: u32, kv: u32, query: u32, head: u32, scores: vec4<f32>, seconds: vec4<f32>) -> vec4<f32> {
-    let p = power4(scores * SCALE - lse4(query, head));
+// The weights of attention P, of one key and 4 queries.
+fn shares(key: u32, kv: u32, query: u32, head: u32, scores: vec4<f32>) -> vec4<f32> {
+    return select(vec4<f32>(), power4(scores * SCALE - lse4(query, head)), seeing(key, query));
+}
+
+// By what the values are multiplied, from P.
+fn weights(key: u32, kv: u32, query: u32, head: u32, p: vec4<f32>, seconds: vec4<f32>) -> vec4<f32> {
     return select(vec4<f32>(), p * (seconds - delta4(query, head)), seeing(key, query));
 }
 

@@ -55,6 +55,10 @@ fn value4(key: u32, head: u32, c: u32) -> vec4<f32> {
     return column4(key, head, c);
 }
 
+fn second_value4(column: u32, head: u32, c: u32) -> vec4<f32> {
+    return vec4<f32>();
+}
+
 fn first_column(query: u32) -> u32 {
     return first_key(query);
 }
@@ -63,12 +67,20 @@ fn end_column(query: u32) -> u32 {
     return end_key(query);
 }
 
-// Of one query and 4 keys.
-fn weights(query: u32, head: u32, key: u32, kv: u32, scores: vec4<f32>, seconds: vec4<f32>) -> vec4<f32> {
-    let at = query * HEADS + head;
+// Which of 4 keys a query sees.
+fn seeing(query: u32, key: u32) -> vec4<bool> {
     let keys = key + vec4<u32>(0u, 1u, 2u, 3u);
-    let seen = (keys >= vec4<u32>(first_key(query))) & (keys < vec4<u32>(end_key(query)));
-    return select(vec4<f32>(), power4(scores * SCALE - lse_at(at)) * (seconds - delta_at(at)), seen);
+    return (keys >= vec4<u32>(first_key(query))) & (keys < vec4<u32>(end_key(query)));
+}
+
+// The weights of attention P, of one query and 4 keys.
+fn shares(query: u32, head: u32, key: u32, kv: u32, scores: vec4<f32>) -> vec4<f32> {
+    return select(vec4<f32>(), power4(scores * SCALE - lse_at(query * HEADS + head)), seeing(query, key));
+}
+
+// By what the values are multiplied, from P.
+fn weights(query: u32, head: u32, key: u32, kv: u32, p: vec4<f32>, seconds: vec4<f32>) -> vec4<f32> {
+    return select(vec4<f32>(), p * (seconds - delta_at(query * HEADS + head)), seeing(query, key));
 }
 
 // The one key head that a query head reads.

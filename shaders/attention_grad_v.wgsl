@@ -46,6 +46,10 @@ fn value4(query: u32, head: u32, c: u32) -> vec4<f32> {
     );
 }
 
+fn second_value4(column: u32, head: u32, c: u32) -> vec4<f32> {
+    return vec4<f32>();
+}
+
 fn first_column(key: u32) -> u32 {
     return first_query(key);
 }
@@ -69,9 +73,14 @@ fn lse4(query: u32, head: u32) -> vec4<f32> {
     );
 }
 
-// Of one key and 4 queries.
-fn weights(key: u32, kv: u32, query: u32, head: u32, scores: vec4<f32>, seconds: vec4<f32>) -> vec4<f32> {
+// The weights of attention P, of one key and 4 queries.
+fn shares(key: u32, kv: u32, query: u32, head: u32, scores: vec4<f32>) -> vec4<f32> {
     return select(vec4<f32>(), power4(scores * SCALE - lse4(query, head)), seeing(key, query));
+}
+
+// By what the values are multiplied: P itself.
+fn weights(key: u32, kv: u32, query: u32, head: u32, p: vec4<f32>, seconds: vec4<f32>) -> vec4<f32> {
+    return p;
 }
 
 // The query heads that read a key head.

@@ -49,8 +49,11 @@ fn score4(lane: u32, row: u32, head: u32, column: u32, other: u32) -> vec4<f32> 
     return sums;
 }
 
-// Adds to the sums of 8 rows the values of the 64 columns from `column` on, as far as some row sees them.
-fn add_short(lane: u32, before: Sums, row: u32, column: u32, end: u32, other: u32, chunk: u32) -> Sums {
+// Adds to the sums of 8 rows the values, or the `second` ones, of the 64 columns from `column` on, as far as some row sees
+// them.
+fn add_short(
+    lane: u32, before: Sums, row: u32, column: u32, end: u32, other: u32, chunk: u32, second: bool
+) -> Sums {
     var low = before.low;
     var high = before.high;
     let last = OWN_ROWS - 1u;
@@ -58,10 +61,10 @@ fn add_short(lane: u32, before: Sums, row: u32, column: u32, end: u32, other: u3
     for (var at = part_of(lane); at < 16u && column + at * 4u < end; at += PARTS) {
         let n = column + at * 4u;
         let four = mat4x4<f32>(
-            value_or_zero(n, other, c),
-            value_or_zero(n + 1u, other, c),
-            value_or_zero(n + 2u, other, c),
-            value_or_zero(n + 3u, other, c),
+            value_or_zero(n, other, c, second),
+            value_or_zero(n + 1u, other, c, second),
+            value_or_zero(n + 2u, other, c, second),
+            value_or_zero(n + 3u, other, c, second),
         );
         if (n >= first_seen(min(row + 7u, last)) && n + 3u < end_seen(row)) {
             low += mat4x4<f32>(
@@ -101,7 +104,7 @@ fn of_seen(four: mat4x4<f32>, row: u32, n: u32, weights: vec4<f32>) -> vec4<f32>
 }
 
 // Adds up what the parts of the columns gave 4 rows, and writes it, each row times a factor.
-fn write_parts(lane: u32, sums: mat4x4<f32>, row: u32, head: u32, chunk: u32, factors: vec4<f32>) {
+fn write_parts(lane: u32, sums: mat4x4<f32>, row: u32, head: u32, chunk: u32, factors: vec4<f32>, second: bool) {
     workgroupBarrier();
     stage[lane] = sums[0];
     stage[lane + 128u] = sums[1];
@@ -113,6 +116,6 @@ fn write_parts(lane: u32, sums: mat4x4<f32>, row: u32, head: u32, chunk: u32, fa
         for (var part = 0u; part < PARTS; part++) {
             sum += stage[r * 128u + part * QUARTERS + lane % QUARTERS];
         }
-        write_row(row + r, head, chunk + across_of(lane), sum * factors[r]);
+        write_row(row + r, head, chunk + across_of(lane), sum * factors[r], second);
     }
 }

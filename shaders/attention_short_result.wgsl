@@ -42,7 +42,7 @@ fn main(
         highest = now;
         workgroupBarrier();
         sums = Sums(times(sums.low, shrinks[0]), times(sums.high, shrinks[1]));
-        sums = add_short(lane, sums, row, column, end, kv, chunk);
+        sums = add_short(lane, sums, row, column, end, kv, chunk, false);
     }
     exchange[lane / 4u][lane % 4u] = total;
     workgroupBarrier();
@@ -54,8 +54,8 @@ fn main(
         }
     }
     workgroupBarrier();
-    write_parts(lane, sums.low, row, head, chunk, shrinks[0]);
-    write_parts(lane, sums.high, row + 4u, head, chunk, shrinks[1]);
+    write_parts(lane, sums.low, row, head, chunk, shrinks[0], false);
+    write_parts(lane, sums.high, row + 4u, head, chunk, shrinks[1], false);
 }
 
 fn times(sums: mat4x4<f32>, by: vec4<f32>) -> mat4x4<f32> {

@@ -1,4 +1,5 @@
-// A group adds up 8 rows of one head, WIDE elements of each: the values of every column, weighted anew.
+// A group adds up 8 rows of one head, WIDE elements of each: the values of every column, weighted anew. STORES_VALUES: and
+// second values, weighted by P alone.
 @compute @workgroup_size(LANES)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -15,6 +16,7 @@ fn main(
     let own = min(row + lane / 16u, OWN_ROWS - 1u);
     let end = end_column(min(row + 7u, OWN_ROWS - 1u));
     var sums = Sums();
+    var seconds_sums = Sums();
     for (var other = first_head(head); other < end_head(head); other++) {
         for (var column = first_column(row) / 4u * 4u; column < end; column += 64u) {
             let scores = score4(lane, own, head, column, other);
@@ -22,13 +24,25 @@ fn main(
             if (SECOND == 1u) {
                 seconds = second4(lane, own, head, column, other);
             }
-            weight[lane] = weights(own, head, column + lane % 16u * 4u, other, scores, seconds);
+            let n = column + lane % 16u * 4u;
+            let p = shares(own, head, n, other, scores);
+            if (STORES_VALUES == 1u) {
+                weight[lane] = p;
+                workgroupBarrier();
+                seconds_sums = add_short(lane, seconds_sums, row, column, end, other, chunk, true);
+                workgroupBarrier();
+            }
+            weight[lane] = weights(own, head, n, other, p, seconds);
             workgroupBarrier();
-            sums = add_short(lane, sums, row, column, end, other, chunk);
+            sums = add_short(lane, sums, row, column, end, other, chunk, false);
         }
     }
-    write_parts(lane, sums.low, row, head, chunk, vec4<f32>(FINAL));
-    write_parts(lane, sums.high, row + 4u, head, chunk, vec4<f32>(FINAL));
+    if (STORES_VALUES == 1u) {
+        write_parts(lane, seconds_sums.low, row, head, chunk, vec4<f32>(1.0), true);
+        write_parts(lane, seconds_sums.high, row + 4u, head, chunk, vec4<f32>(1.0), true);
+    }
+    write_parts(lane, sums.low, row, head, chunk, vec4<f32>(FINAL), false);
+    write_parts(lane, sums.high, row + 4u, head, chunk, vec4<f32>(FINAL), false);
 }
 
 // As `score4`, of the second pair of factors.

@@ -33,42 +33,49 @@ fn outer(a: vec4<f32>, b: vec4<f32>) -> mat4x4<f32> {
     return mat4x4<f32>(a.x * b, a.y * b, a.z * b, a.w * b);
 }
 
+// By what the place of a quad is changed in the four steps from `step` on, so that neighbours that store different steps,
+// or different quads, meet different banks.
+fn turned(step: u32) -> u32 {
+    return (step >> 2u & 1u) << 2u | (step >> 3u & 3u);
+}
+
 fn multiply(lane: u32, before: Sums, steps: u32) -> Sums {
     var low = before.low;
     var high = before.high;
-    let down = tile_of(part) + lane / 16u;
-    let right = tile_of(part) + 512u + lane % 16u;
-    for (var step = 0u; step < steps * 16u; step += 64u) {
-        let b0 = tile[right + step];
-        low += outer(tile[down + step], b0);
-        high += outer(tile[down + step + 8u], b0);
-        let b1 = tile[right + step + 16u];
-        low += outer(tile[down + step + 16u], b1);
-        high += outer(tile[down + step + 24u], b1);
-        let b2 = tile[right + step + 32u];
-        low += outer(tile[down + step + 32u], b2);
-        high += outer(tile[down + step + 40u], b2);
-        let b3 = tile[right + step + 48u];
-        low += outer(tile[down + step + 48u], b3);
-        high += outer(tile[down + step + 56u], b3);
+    for (var step = 0u; step < steps; step += 4u) {
+        let by = turned(step);
+        let left = tile_of(part) + step * 16u + (lane / 16u ^ by);
+        let right = tile_of(part) + 512u + step * 16u + (lane % 16u ^ by);
+        let b0 = tile[right];
+        low += outer(tile[left], b0);
+        high += outer(tile[left + 8u], b0);
+        let b1 = tile[right + 16u];
+        low += outer(tile[left + 16u], b1);
+        high += outer(tile[left + 24u], b1);
+        let b2 = tile[right + 32u];
+        low += outer(tile[left + 32u], b2);
+        high += outer(tile[left + 40u], b2);
+        let b3 = tile[right + 48u];
+        low += outer(tile[left + 48u], b3);
+        high += outer(tile[left + 56u], b3);
     }
     return Sums(low, high);
 }
 
-// Where invocation `lane` reads 4 x 4 elements of a factor: its quad of rows, and its first step of 32. Two neighbours
-// read side by side; the others write side by side.
+// Where invocation `lane` reads 4 x 4 elements of a factor: its quad of rows, and its first step of 32. Eight neighbours
+// read side by side.
 fn quad_of(lane: u32) -> u32 {
-    return lane / 2u % 16u * 4u;
+    return lane / 8u * 4u;
 }
 
 fn step_of(lane: u32) -> u32 {
-    return (lane % 2u + lane / 32u * 2u) * 4u;
+    return lane % 8u * 4u;
 }
 
 fn keep(lane: u32, rows: mat4x4<f32>, columns: mat4x4<f32>) {
     let left = transpose(rows);
     let right = transpose(columns);
-    let at = tile_of(part) + step_of(lane) * 16u + quad_of(lane) / 4u;
+    let at = tile_of(part) + step_of(lane) * 16u + (quad_of(lane) / 4u ^ turned(step_of(lane)));
     tile[at] = left[0];
     tile[at + 16u] = left[1];
     tile[at + 32u] = left[2];

@@ -26,9 +26,9 @@ fn main(
             busy = column < end;
         }
         let weights = weigh(lane, row, head, column, kv);
-        sums = add_values(lane, shrunk(sums), weights, row, column, kv, chunk);
+        sums = add_values(lane, shrunk(sums), weights, row, column, kv, chunk, false);
         if (WIDE == 128u) {
-            more = add_values(lane, shrunk(more), weights, row, column, kv, chunk + 64u);
+            more = add_values(lane, shrunk(more), weights, row, column, kv, chunk + 64u, false);
         }
     }
     add_up(lane);
@@ -37,9 +37,9 @@ fn main(
         sums = shrunk(sums);
         more = shrunk(more);
     }
-    write(lane, row, head, chunk, mean(sums));
+    write(lane, row, head, chunk, mean(sums), false);
     if (WIDE == 128u) {
-        write(lane, row, head, chunk + 64u, mean(more));
+        write(lane, row, head, chunk + 64u, mean(more), false);
     }
     if (chunk == 0u && part == 0u && lane % 16u == 0u) {
         write_logarithms(row + lane / 16u * 4u, head);

@@ -1,5 +1,5 @@
 // A group adds up 64 rows of one head, WIDE elements of each (64, or 128 as two halves): the values of every column,
-// weighted anew.
+// weighted anew. STORES_VALUES: and second values, weighted by P alone, of heads of one half.
 @compute @workgroup_size(LANES)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -23,6 +23,7 @@ fn main(
     let count = (end_head(head) - first_head(head)) * blocks;
     var sums = Sums();
     var more = Sums();
+    var seconds_sums = Sums();
     for (var first = 0u; first < count; first += PARTS) {
         let block = first + part;
         if (PARTS > 1u) {
@@ -35,31 +36,50 @@ fn main(
         if (SECOND == 1u) {
             seconds = second_tile(lane, row, head, column, other);
         }
+        var p = Sums();
         var weighed = Sums();
         if (busy) {
             let m = row + lane / 16u * 4u;
             let n = column + lane % 16u * 4u;
-            weighed.low = weights4(m, head, n, other, scores.low, seconds.low);
-            weighed.high = weights4(m + 32u, head, n, other, scores.high, seconds.high);
+            p.low = shares4(m, head, n, other, scores.low);
+            p.high = shares4(m + 32u, head, n, other, scores.high);
+            weighed.low = weights4(m, head, n, other, p.low, seconds.low);
+            weighed.high = weights4(m + 32u, head, n, other, p.high, seconds.high);
         }
-        sums = add_values(lane, sums, weighed, row, column, other, chunk);
+        if (STORES_VALUES == 1u) {
+            seconds_sums = add_values(lane, seconds_sums, p, row, column, other, chunk, true);
+        }
+        sums = add_values(lane, sums, weighed, row, column, other, chunk, false);
         if (WIDE == 128u) {
-            more = add_values(lane, more, weighed, row, column, other, chunk + 64u);
+            more = add_values(lane, more, weighed, row, column, other, chunk + 64u, false);
         }
     }
-    write(lane, row, head, chunk, Sums(sums.low * FINAL, sums.high * FINAL));
+    if (STORES_VALUES == 1u) {
+        write(lane, row, head, chunk, seconds_sums, true);
+    }
+    write(lane, row, head, chunk, Sums(sums.low * FINAL, sums.high * FINAL), false);
     if (WIDE == 128u) {
-        write(lane, row, head, chunk + 64u, Sums(more.low * FINAL, more.high * FINAL));
+        write(lane, row, head, chunk + 64u, Sums(more.low * FINAL, more.high * FINAL), false);
     }
 }
 
-fn weights4(row: u32, head: u32, column: u32, other: u32, s: mat4x4<f32>, t: mat4x4<f32>) -> mat4x4<f32> {
+fn shares4(row: u32, head: u32, column: u32, other: u32, s: mat4x4<f32>) -> mat4x4<f32> {
     let last = OWN_ROWS - 1u;
     return mat4x4<f32>(
-        weights(min(row, last), head, column, other, s[0], t[0]),
-        weights(min(row + 1u, last), head, column, other, s[1], t[1]),
-        weights(min(row + 2u, last), head, column, other, s[2], t[2]),
-        weights(min(row + 3u, last), head, column, other, s[3], t[3]),
+        shares(min(row, last), head, column, other, s[0]),
+        shares(min(row + 1u, last), head, column, other, s[1]),
+        shares(min(row + 2u, last), head, column, other, s[2]),
+        shares(min(row + 3u, last), head, column, other, s[3]),
+    );
+}
+
+fn weights4(row: u32, head: u32, column: u32, other: u32, p: mat4x4<f32>, t: mat4x4<f32>) -> mat4x4<f32> {
+    let last = OWN_ROWS - 1u;
+    return mat4x4<f32>(
+        weights(min(row, last), head, column, other, p[0], t[0]),
+        weights(min(row + 1u, last), head, column, other, p[1], t[1]),
+        weights(min(row + 2u, last), head, column, other, p[2], t[2]),
+        weights(min(row + 3u, last), head, column, other, p[3], t[3]),
     );
 }
 

@@ -11,3 +11,7 @@ fn value4(key: u32, head: u32, c: u32) -> vec4<f32> {
         select(0.0, v_at(at + select(0u, 3u, c + 3u < D)), c + 3u < D),
     );
 }
+
+fn second_value4(key: u32, head: u32, c: u32) -> vec4<f32> {
+    return vec4<f32>();
+}

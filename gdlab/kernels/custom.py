@@ -3,8 +3,8 @@
 A file may call, for each operand by the builder's name for it (`x`): `x_at(i)`, element i in row-major order (f32, or
 u32 of a u32 operand), and `x_four(i)`, four neighbours from i on (a multiple of 4; one vector load where the operand
 has a multiple of 4 elements). It writes with `store(i, value)`, or with `store4(i, vec4)`, never with both, and the
-epilogue runs inside; with `store_NAME(i, value)` it writes the result NAME, in dispatches that have it. Its constants,
-tables and per-step numbers are `NAME` and `name()`. It defines one of
+epilogue runs inside; with `store_NAME(i, value)` it writes the result NAME, in dispatches that have it: where
+`STORES_NAME` is 1 rather than 0. Its constants, tables and per-step numbers are `NAME` and `name()`. It defines one of
   fn unit(u: u32)                         a unit of work that one invocation does alone (Work.length = 0);
   fn unit(u: u32, part: u32, live: bool)  one that LANES invocations share (Work.length > 0): `part` is 0 .. LANES - 1,
                                           the sum and the maximum over all of them are `sum_of_unit(value)` and
@@ -49,7 +49,7 @@ def custom(text: WgslText, d: Dispatch) -> None:
     for name, operand in named:
         _accessors(text, name, operand, bindings, called, c)
     _absent(text, called, c, bindings.type)
-    _statistics(text, called - _defined(files), c, bindings, d)
+    _statistics(text, files, called - _defined(files), c, bindings, d)
     (store4 if by_four else store)(text, d, bindings, c.node)
     each = integers.get("EACH", 1)
     for file in files:
@@ -71,14 +71,20 @@ def _defined(files: list[str]) -> set[str]:
     return {name for file in files for name in re.findall(r"^fn (\w+)\(", shader(file), re.MULTILINE)}
 
 
-def _statistics(text: WgslText, called: set[str], c: Custom, bindings: Bindings, d: Dispatch) -> None:
-    """Write `store_NAME(i, value)` for each further result that the file knows; empty if the dispatch lacks it."""
+def _statistics(
+    text: WgslText, files: list[str], called: set[str], c: Custom, bindings: Bindings, d: Dispatch
+) -> None:
+    """Write `store_NAME(i, value)` for each further result that the files know, empty if the dispatch lacks it, and
+    `STORES_NAME`, whether it has it, where they ask."""
     results = dict(zip(c.results, d.results[1:], strict=False))
     for name in sorted(called):
         if name.startswith("store_"):
             r = results.get(name.removeprefix("store_"))
             body = "" if r is None else f"    {bindings.variable[r.buffer]}[i] = value;\n"
             text.add(f"fn {name}(i: u32, value: f32) {{\n{body}}}\n", *(() if r is None else (r.node,)))
+    words = {name for file in files for name in re.findall(r"\bSTORES_(\w+)", shader(file))}
+    if words:
+        constants(text, **{f"STORES_{name}": int(name.lower() in results) for name in sorted(words)})
 
 
 def _is_wide(operand: Operand) -> bool:

@@ -78,11 +78,23 @@ WorkRule = Callable[[tuple[TensorType, ...], TensorType, Mapping[str, Any]], Wor
 @dataclass(frozen=True, slots=True)
 class Statistic:
     """The value of another op that a kernel computes on its way and can store with `store_NAME(i, value)`: `op` of the
-    kernel's first operands, with the attributes that both have and those that are `fixed`."""
+    kernel's first operands, or of those at the places `operands`, with the attributes that both have and those that are
+    `fixed`; `at_most` bounds attributes. To store it takes `more` of the kernel's own floating-point operations."""
 
     op: str
     name: str
     fixed: tuple[tuple[str, Any], ...] = ()
+    operands: tuple[int, ...] = ()
+    at_most: tuple[tuple[str, int], ...] = ()
+    more: float = 0.0
+
+    def inputs(self, of: Sequence[int], count: int) -> tuple[int, ...]:
+        """Return the `count` inputs of the other op, from those of the kernel's own."""
+        return tuple(of[i] for i in self.operands) if self.operands else tuple(of[:count])
+
+    def fits(self, attrs: Mapping[str, Any]) -> bool:
+        """Return whether a kernel with these attributes can store it."""
+        return all(attrs[name] <= most for name, most in self.at_most)
 
     def attrs(self, attrs: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
         """Return the attributes `names` of the other op, from those of the kernel's own."""

@@ -320,8 +320,10 @@ class Clusters:
 
     def _asked_for(self, statistic: Statistic, host: TermCluster, core: Term) -> Term | None:
         """Return the term that is this statistic of a core, if it stands alone and no reader of it comes too early."""
-        operands = tuple(self.terms.base[i] for i in core.inputs[: len(REGISTRY[statistic.op].operands)])
-        for term in self.statistics.get((statistic.op, operands), []):
+        if not statistic.fits(dict(core.attrs)):
+            return None
+        inputs = statistic.inputs(core.inputs, len(REGISTRY[statistic.op].operands))
+        for term in self.statistics.get((statistic.op, tuple(self.terms.base[i] for i in inputs)), []):
             wanted, alone = dict(term.attrs), self.of[term.id]
             joined = alone is not None and (alone.root, alone.members) != (term.id, [term.id])
             early = any(self._place_of(e) <= host.place for e in self.needs.edges[term.id])

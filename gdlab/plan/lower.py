@@ -311,9 +311,10 @@ class Lowering:
         form, work = self._form(core, kernel)
         custom = _custom(core, kernel, form, work, core.op.operand_names(len(core.inputs)))
         if parts.cluster.statistics:
-            names = {statistic.op: statistic.name for statistic in kernel.statistics}
-            stored = (self.terms.terms[t].op.name for t in parts.cluster.statistics)
-            custom = replace(custom, results=tuple(names[op] for op in stored))
+            known = {statistic.op: statistic for statistic in kernel.statistics}
+            stored = [known[self.terms.terms[t].op.name] for t in parts.cluster.statistics]
+            custom = replace(custom, results=tuple(statistic.name for statistic in stored))
+            work = replace(work, flops=round(work.flops * (1 + sum(statistic.more for statistic in stored))))
         parts.read_whole(core.inputs)
         if work.partial and form.fold is not None:
             custom, work = self._emit_partial(root, core, form.fold, custom, work, parts)

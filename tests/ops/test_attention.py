@@ -17,7 +17,8 @@ from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY, Sample
 from gdlab.op.reference import evaluate
 from gdlab.ops.attention import attention_grad
-from gdlab.plan import compile
+from gdlab.plan import CompileOptions, compile
+from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import AdapterClass, Limits, Target
 from gdlab.session import build_inference_session
 
@@ -167,8 +168,9 @@ def run_on(graph: Graph, feeds: dict[str, np.ndarray], target: Target) -> list[n
 def test_labels_say_queries_keys_and_heads() -> None:
     plan = compile(training(33, 4, 2, 8), mode="training")
     labels = {d.label.split(" +")[0] for d in plan.dispatches if d.kernel == "custom"}
-    names = ("CausalAttention", "AttentionGradQ", "AttentionGradK", "AttentionGradV")
-    assert labels == {f"{name}[q=33,kv=33,h=4/2]" for name in names}  # the logarithms are a result of the first
+    names = ("CausalAttention", "AttentionGradQ", "AttentionGradK")
+    # the logarithms are a result of the first, the gradient of the values is one of the last
+    assert labels == {f"{name}[q=33,kv=33,h=4/2]" for name in names}
 
 
 def test_scores_are_never_stored() -> None:
@@ -254,7 +256,7 @@ def test_parts_of_a_group_compute_the_same(case: str, monkeypatch: pytest.Monkey
     full, _ = differentiate(g, wrt=[q, k, v])
     full.set_outputs(full.outputs)
     customs = [d.custom for d in compile(full, mode="inference", target=IN_PARTS).dispatches if d.custom]
-    assert [(c["PARTS"], c.group) for c in customs] == [(2, 256)] * 4
+    assert [(c["PARTS"], c.group) for c in customs] == [(2, 256)] * (3 if d <= 64 else 4)
     values = evaluate(full, feeds)
     scales = op_checks.magnitudes(full, values)
     for i, (got, id) in enumerate(zip(run_on(full, feeds, IN_PARTS), full.output_ids, strict=True)):
@@ -398,13 +400,67 @@ def test_rows_choose_their_form_for_hardware() -> None:
         return {(d.custom["PARTS"], d.workgroup_size) for d in dispatches if d.custom and "Attention" in d.label}
 
     few, many = files(64, 4), files(512, 16)
-    assert len(few) == len(many) == 4
+    assert len(few) == len(many) == 3
     assert all("attention_short" in file for file in few) and all("attention_tiles" in file for file in many)
     alone, two = {(1, (128, 1, 1))}, {(2, (256, 1, 1))}
     assert parts(Limits()) == alone, "two tiles do not fit into the memory of every adapter"
     assert parts(Limits(workgroup_bytes=32768)) == two
     assert parts(Limits(workgroup_bytes=32768, invocations=255)) == alone
     assert parts(Limits(workgroup_bytes=32768), rows=64 * attention_grad.FEW_GROUPS // 16) == alone
+
+
+# gradients of keys and values together --------------------------------------------------------------------------------
+def gradients(plan: ExecutionPlan) -> list[tuple[str, tuple[str, ...]]]:
+    """The ops that make gradients of attention, with what they store besides."""
+    found = [d for d in plan.dispatches if d.custom and d.label.startswith("AttentionGrad")]
+    return sorted((d.label.split("[")[0], d.custom.results) for d in found if d.custom)
+
+
+@pytest.mark.parametrize("form", ["cpu", "software", "hardware"])
+def test_one_dispatch_makes_the_gradients_of_keys_and_values(form: AdapterClass) -> None:
+    """Scores and weights are computed once for both, where the sums of both find room: of heads of up to 64."""
+    target = Target("cpu" if form == "cpu" else "wgpu", form, Limits())
+    for d, wide in ((64, False), (65, True)):
+        plan = compile(training(9, 4, 2, d), mode="training", target=target)
+        grads, values = ("AttentionGradQ", ()), ("AttentionGradV", ())
+        assert gradients(plan) == [("AttentionGradK", () if wide else ("values",)), grads, *([values] * wide)]
+    both = compile(training(9, 4, 2, 64), mode="training", target=target)
+    apart = CompileOptions(fuse_dispatches=False)
+    alone = compile(training(9, 4, 2, 64), options=apart, mode="training", target=target)
+    flops = [d.flops for plan in (alone, both) for d in plan.dispatches if d.label.startswith("AttentionGradK")]
+    assert gradients(alone) == [("AttentionGradK", ()), ("AttentionGradQ", ()), ("AttentionGradV", ())]
+    assert flops[1] * 3 == flops[0] * 4, "three products, and one more"
+
+
+def test_a_gradient_of_values_alone_has_a_dispatch_of_its_own() -> None:
+    for wrt in ("k", "v", "qk", "qv"):
+        with Graph() as g:
+            named = {name: ops.input(name, (9, 16)) for name in "qkvc"}
+            out = ops.causal_attention(named["q"], named["k"], named["v"], 2, 2, 8)
+            g.set_outputs([(out * named["c"]).sum_all()])
+        full, _ = differentiate(g, wrt=[named[name] for name in wrt])
+        full.set_outputs(full.outputs)
+        plan = compile(full, mode="inference")
+        assert gradients(plan) == [(f"AttentionGrad{name.upper()}", ()) for name in sorted(wrt)]
+
+
+@pytest.mark.parametrize("form", ["cpu", "software", "hardware"])
+def test_values_of_another_attention_to_the_same_keys_are_not_taken_for_ours(form: AdapterClass) -> None:
+    """Two attentions with the same queries and keys, whose gradients come from different rows; one has a window."""
+    shapes = dict.fromkeys("qkvwce", (33, 16))
+    feeds = {name: RNG.uniform(-1, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+    with Graph() as g:
+        q, k, v, w, c, e = (ops.input(name, shape) for name, shape in shapes.items())
+        out = ops.causal_attention(q, k, v, 2, 2, 8) * c + ops.causal_attention(q, k, w, 2, 2, 8) * e
+        g.set_outputs([(out + ops.sliding_window_attention(q, k, v, 2, 2, 8, 4) * e).sum_all()])
+    full, _ = differentiate(g, wrt=[q, k, v, w])
+    full.set_outputs(full.outputs)
+    target = Target("cpu" if form == "cpu" else "wgpu", form, Limits())
+    made = gradients(compile(full, mode="inference", target=target))
+    assert [results for _, results in made].count(("values",)) == 2, "the third one's values are added to the first's"
+    values = evaluate(full, feeds)
+    for got, id in zip(run_on(full, feeds, target), full.output_ids, strict=True):
+        np.testing.assert_allclose(got, values[id], rtol=1e-3, atol=1e-4)
 
 
 # rotary positions -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import numpy as np
 
 from gdlab.base.types import Array, TensorType
 from gdlab.graph import Graph, Value
-from gdlab.op import REGISTRY, Call, Follows, Sample, Shader, Verdict, Work, WorkRule, along, fused
+from gdlab.op import REGISTRY, Call, Follows, Sample, Shader, Statistic, Verdict, Work, WorkRule, along, fused
 from gdlab.op.numpy_form import NumpyForm
 from gdlab.ops.attention.attention_numpy import grad_k_form, grad_q_form, grad_v_form, logarithm_form
 from gdlab.ops.batch import batch_matmul, batch_matmul_at, batch_matmul_bt
@@ -318,7 +318,8 @@ def _sums_work(of_keys: bool, second: bool, form: Literal["alone", "short", "par
             "FINAL": numbers["SCALE"] if second else 1.0,
         }  # fmt: skip
         products = 3 if second else 2
-        trips = (heads // own) * ((products * quads + 1) * -(-columns // 4) + 1) + 9 * quads
+        sums = products + (of_keys and second)  # where it stores the gradient of the values, too
+        trips = (heads // own) * ((sums * quads + 1) * -(-columns // 4) + 1) + 9 * quads
         count = 2 * products * flops(types[0], types[1], attrs)
         label = extents(types, attrs)
         if form == "short":
@@ -344,6 +345,11 @@ LSE = Shader(
 )  # fmt: skip
 
 
+# The gradient of the values beside that of the keys: one more product than 3. The sums of wider heads find no room in
+# the registers of a group (hardware), nor in 16 KiB (software).
+VALUES = Statistic("attention_grad_v", "values", operands=(0, 1, 3, 5), at_most=(("head_dim", 64),), more=1 / 3)
+
+
 def _sums(name: str, form: NumpyForm, of_keys: bool, second: bool) -> Shader:
     pieces = "attention_elements attention_seconds attention_stores attention_mask"
     tiles = together(f"{name} attention_tiles_sums attention_tiles_values attention_tiles {pieces}")
@@ -353,7 +359,7 @@ def _sums(name: str, form: NumpyForm, of_keys: bool, second: bool) -> Shader:
     few_rows = Shader(few, _sums_work(of_keys, second, "short"), hardware=rows_in_parts, in_bounds=True)
     return Shader(
         together(f"{name} attention_sums attention_four attention_mask"), _sums_work(of_keys, second, "alone"),
-        hardware=few_rows, numpy_form=form,
+        hardware=few_rows, numpy_form=form, statistics=(VALUES,) if of_keys and second else (),
     )  # fmt: skip
 
 

@@ -113,9 +113,8 @@ class _Work:
         self.builder.calls += [(np.subtract, (scores, lse, scores)), (np.exp, (scores, scores))]
         return scores
 
-    def of_scores(self, rows: tuple[int, int], columns: tuple[int, int]) -> Array:
-        """Return P ⊙ (g·vᵀ − delta) of the block."""
-        weights = self.weights(rows, columns)
+    def of_scores(self, rows: tuple[int, int], columns: tuple[int, int], weights: Array) -> Array:
+        """Return P ⊙ (g·vᵀ − delta) of the block, in the place of its weights P."""
         pulled = self.block("pulled", *weights.shape[2:])
         values = self.at["v"][:, :, columns[0] : columns[1]].transpose(0, 1, 3, 2)
         self.builder.calls += [
@@ -200,7 +199,8 @@ def grad_q_form(builder: KernelBuilder, c: KernelConstants) -> None:
     out = _by_head(builder.out((s.queries, s.heads * s.d)), s.queries, s.kv, s.group)
     for rows in _blocks(s.queries):
         columns = s.keys_of(*rows)
-        of_scores, part = work.of_scores(rows, columns), out[:, :, rows[0] : rows[1]]
+        of_scores = work.of_scores(rows, columns, work.weights(rows, columns))
+        part = out[:, :, rows[0] : rows[1]]
         builder.calls += [
             (of_seen, (of_scores, work.at["k"][:, :, columns[0] : columns[1]], s.hidden(rows, columns), part)),
             (np.multiply, (part, np.float32(1 / math.sqrt(s.d)), part)),
@@ -208,27 +208,37 @@ def grad_q_form(builder: KernelBuilder, c: KernelConstants) -> None:
 
 
 def grad_k_form(builder: KernelBuilder, c: KernelConstants) -> None:
-    _of_keys(builder, c, "q", 1 / math.sqrt(c["D"]))
+    s = _sizes(c)
+    work, shape = _Work(builder, s, c.names), (s.keys, s.kv * s.d)
+    out, values = builder.out(shape), builder.result("values", shape)
+    for columns in _blocks(s.keys):
+        rows = s.queries_of(*columns)
+        shares = work.weights(rows, columns)
+        if values is not None:
+            _of_keys(work, rows, columns, shares, "g", values)
+        part = _of_keys(work, rows, columns, work.of_scores(rows, columns, shares), "q", out)
+        builder.calls.append((np.multiply, (part, np.float32(1 / math.sqrt(s.d)), part)))
 
 
 def grad_v_form(builder: KernelBuilder, c: KernelConstants) -> None:
-    _of_keys(builder, c, "g", 1.0)
-
-
-def _of_keys(builder: KernelBuilder, c: KernelConstants, of: str, factor: float) -> None:
-    """Multiply the transposed block by `of`, summed over the query heads of every key head."""
     s = _sizes(c)
-    work = _Work(builder, s, c.names)
-    out = _by_head(builder.out((s.keys, s.kv * s.d)), s.keys, s.kv, 1)
+    work, out = _Work(builder, s, c.names), builder.out((s.keys, s.kv * s.d))
     for columns in _blocks(s.keys):
         rows = s.queries_of(*columns)
-        block = work.of_scores(rows, columns) if of == "q" else work.weights(rows, columns)
-        hidden = s.hidden(rows, columns)
-        unseen = None if hidden is None else hidden.T
-        parts = work.block("parts", columns[1] - columns[0], s.d)
-        part = out[:, 0, columns[0] : columns[1]]
-        builder.calls += [
-            (of_seen, (block.transpose(0, 1, 3, 2), work.at[of][:, :, rows[0] : rows[1]], unseen, parts)),
-            (np.add.reduce, (parts, 1, None, part)),
-            (np.multiply, (part, np.float32(factor), part)),
-        ]
+        _of_keys(work, rows, columns, work.weights(rows, columns), "g", out)
+
+
+def _of_keys(
+    work: _Work, rows: tuple[int, int], columns: tuple[int, int], block: Array, of: str, out: Array
+) -> Array:  # fmt: skip
+    """Multiply the transposed block by `of`, summed over the query heads of every key head; return where it goes."""
+    s = work.s
+    hidden = s.hidden(rows, columns)
+    unseen = None if hidden is None else hidden.T
+    parts = work.block("parts", columns[1] - columns[0], s.d)
+    part = _by_head(out, s.keys, s.kv, 1)[:, 0, columns[0] : columns[1]]
+    work.builder.calls += [
+        (of_seen, (block.transpose(0, 1, 3, 2), work.at[of][:, :, rows[0] : rows[1]], unseen, parts)),
+        (np.add.reduce, (parts, 1, None, part)),
+    ]
+    return part
