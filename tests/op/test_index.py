@@ -131,6 +131,20 @@ def test_the_form_for_hardware_adds_the_same_rows(count: int, vocab: int, width:
     program.close()
 
 
+def test_the_form_for_hardware_adds_each_row_once() -> None:
+    """Of one to nine indices, which it reads in fours, the last ones all bear the number."""
+    needs("wgpu")
+    with Graph() as g:
+        for count in range(1, 10):
+            g.output(gd.scatter_add(gd.input_u32(f"i{count}", (count,)), gd.input(f"x{count}", (count, 1)), 2))
+    feeds = {f"i{count}": np.ones(count) for count in range(1, 10)}
+    feeds |= {f"x{count}": np.ones((count, 1), np.float32) for count in range(1, 10)}
+    program = plans.load(open_device("wgpu"), compile(g, mode="inference", target=HARDWARE), feeds)
+    program.step(None)
+    assert [out.tolist() for out in plans.outputs(program)] == [[[0.0], [count]] for count in range(1, 10)]
+    program.close()
+
+
 @pytest.mark.parametrize("name", ["exclusive_cumsum", "argmax"])
 def test_a_row_is_shared_by_up_to_256_lanes_on_hardware(name: str) -> None:
     needs("wgpu")
