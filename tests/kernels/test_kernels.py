@@ -37,9 +37,9 @@ from gdlab.op.numpy_form import NumpyForm
 from gdlab.ops import packed
 from gdlab.plan import compile, spread
 from gdlab.plan.codec import from_json, to_json
-from gdlab.plan.dispatch import SCALARS, Dispatch, Matmul
+from gdlab.plan.dispatch import SCALARS, Dispatch, Matmul, Reduce
 from gdlab.plan.records import ExecutionPlan
-from gdlab.plan.target import CompileOptions, Target
+from gdlab.plan.target import CompileOptions, Limits, Target
 from gdlab.plan.update import Recipe, update_of
 from gdlab.plan.verify import verify
 
@@ -714,7 +714,7 @@ def test_softmax_of_rows_without_one(adapter: tuple[Device, Target]) -> None:
 
 @pytest.mark.parametrize("shape, axes", [
     ((5, 16), (1,)), ((3, 1000), (1,)), ((2, 70004), (1,)), ((70004, 4), (0,)), ((3, 33, 8), (1,)), ((600, 132), (0,)),
-    ((8, 4096), (0, 1)), ((1030, 64), (0,)),
+    ((8, 4096), (0, 1)), ((1030, 64), (0,)), ((4, 1156), (0,)), ((3, 64), (0,)),
 ])  # fmt: skip
 def test_folds_by_four(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
     """On hardware four elements at a time: along the fold or across it, tails included; in one dispatch or two."""
@@ -725,6 +725,20 @@ def test_folds_by_four(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
         build = lambda f=fold: getattr(ops, f)(ops.tanh(ops.input("x", shape)) * ops.input("r", shape[-1:]), axes) * 0.5  # noqa: E731
         plan = check((found, target), graph_of(build))
         assert all(" a" in d.variant or d.reduce.length < 16 for d in plan.dispatches if d.reduce)
+
+
+def test_a_fold_that_an_invocation_takes_alone_shares_its_group_with_others() -> None:
+    """Groups of 128 where there are so many; of at most the invocations that an adapter allows."""
+    target = Target("wgpu", "hardware", Limits())
+
+    def size(length: int, inner: int, target: Target = target) -> tuple[int, str]:
+        schedule = spread.reduce(Reduce("sum", "acc", 1, length, inner, length, 0), target)
+        return schedule.workgroup_size[0], schedule.variant
+
+    assert size(4, 524288) == size(8, 524288) == (128, "128x1 across")
+    assert size(4, 64) == (16, "16x1 across"), "four neighbours each"
+    assert size(9, 524288) == (64, "32x2 across")
+    assert size(4, 524288, replace(target, limits=Limits(invocations=64))) == (64, "64x1 across")
 
 
 def test_streams(adapter: tuple[Device, Target]) -> None:
