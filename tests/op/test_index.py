@@ -114,7 +114,9 @@ def test_rows_are_added_in_order_of_the_indices(device: str) -> None:
     program.close()
 
 
-@pytest.mark.parametrize(("count", "vocab", "width"), [(5, 300, 3), (400, 7, 130), (1, 1, 1), (33, 65, 17), (90, 3, 1200)])
+@pytest.mark.parametrize(
+    ("count", "vocab", "width"), [(5, 300, 3), (400, 7, 130), (1, 1, 1), (33, 65, 17), (90, 3, 1200)]
+)
 def test_the_form_for_hardware_adds_the_same_rows(count: int, vocab: int, width: int) -> None:
     needs("wgpu")
     rng = np.random.default_rng(count)
