@@ -50,8 +50,6 @@ NO_UPDATE = Update("none", (), (), ())
 AT_ONCE = 64  # steps of one submission at most
 DISPATCHES_AT_ONCE = 512  # of one submission of several steps
 FLOPS_AT_ONCE = {"software": 1 << 27, "hardware": 1 << 35}  # so that Ctrl-C need not wait for what is in flight
-# of a step that is recorded ahead: to drop it takes its time, and as much memory as it writes
-AHEAD_FLOPS, AHEAD_BYTES = {"software": 1 << 27, "hardware": 1 << 38}, 512 << 20
 UPLOADS_AT_ONCE = 8 << 20  # bytes of inputs that wait in memory of their own
 Home = tuple[str, int]
 
@@ -240,7 +238,7 @@ class WgpuProgram(Program):
             raise
 
     def _single(self, number: int, scalars: Array | None, whole: bool, counted: bool = True) -> None:
-        """Submit a step; record one like it, to be the next, while the adapter works on it."""
+        """Submit a step; record one like it, or the beginning of one, to be the next, while the adapter works on it."""
         list, where = self._whole(whole), f"step {number}"
         again, ahead = list.whole and self.stamps is None, self.ahead.get(whole)
         if ahead is None or self.stamps is not None:
@@ -253,13 +251,10 @@ class WgpuProgram(Program):
                 if ahead.is_submitted:
                     del self.ahead[whole]
             self._await_losses(self._losses_of(number), ahead.readback)
-        if again and not self.lent and self._is_cheap(list):
+        if again and list.ahead and not self.lent:
             with contextlib.suppress(SessionError):  # the next step says what is wrong, before it is submitted
                 self.ahead[whole] = self._recorded_ahead(f"step {number + 1}", list)
         self.gpu.poll()
-
-    def _is_cheap(self, list: WgpuRecorded) -> bool:
-        return list.flops <= AHEAD_FLOPS[self.gpu.adapter_class] and list.written_bytes <= AHEAD_BYTES
 
     def _recorded_ahead(self, where: str, list: WgpuRecorded) -> CommandsAhead:
         items, readback = self._with_loss((list,))

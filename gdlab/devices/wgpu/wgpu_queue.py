@@ -47,6 +47,8 @@ FIRST_PART = 32  # dispatches of the first part of a list; each further one has 
 NEAR = 8  # dispatches by which a part may be longer
 PART_BYTES, PARTS = 2 << 20, 4  # of a large tensor that is read: bytes of a part, and parts under way
 FLUSH_BYTES = 4 << 20  # of writes: unsubmitted ones pile up staging memory
+# of what is recorded ahead: to drop it takes its time, and as much memory as it writes
+AHEAD_FLOPS, AHEAD_BYTES = {"software": 1 << 27, "hardware": 1 << 38}, 512 << 20
 
 
 class WgpuRecorded(Recorded):
@@ -54,7 +56,7 @@ class WgpuRecorded(Recorded):
     reads. `bounds` keep pipelines and bind groups alive; the rows of dispatch i begin at `starts[i]`."""
 
     def __init__(self, gpu: Gpu, bounds: Sequence[Bound]) -> None:
-        self.bounds, self.whole, self.pace = tuple(bounds), False, Pace()
+        self.gpu, self.bounds, self.whole, self.pace = gpu, tuple(bounds), False, Pace()
         uses = [uses_of(bound) for bound in bounds] if gpu.names_reads and len(bounds) > 1 else []
         groups = group_starts(uses)
         ahead, self.ends = read_ahead(uses, groups), _part_ends(len(self.bounds), groups)
@@ -71,20 +73,14 @@ class WgpuRecorded(Recorded):
         self.workgroups = list(itertools.accumulate(each, initial=0))  # of all dispatches before one
 
     @cached_property
-    def written(self) -> list[Any]:
-        """The memory that its dispatches write."""
-        uses = (use for bound in self.bounds for use in uses_of(bound).values())
-        return list(dict.fromkeys(use.region.memory for use in uses if use.written))
+    def ahead(self) -> int:
+        """The number of its dispatches that are recorded ahead: all, those of its first part, or none, as is cheap."""
+        return next((stop for stop in (len(self), *self.ends[:1]) if self._is_cheap(self.bounds[:stop])), 0)
 
-    @cached_property
-    def written_bytes(self) -> int:
-        """The bytes of the memory that its dispatches write."""
-        return sum(int(memory.size) for memory in self.written)
-
-    @cached_property
-    def flops(self) -> int:
-        """The floating-point operations of its dispatches."""
-        return sum(bound.dispatch.flops for bound in self.bounds)
+    def _is_cheap(self, bounds: Sequence[Bound]) -> bool:
+        nbytes = sum(int(memory.size) for memory in _memory_written(bounds))
+        flops = sum(bound.dispatch.flops for bound in bounds)
+        return flops <= AHEAD_FLOPS[self.gpu.adapter_class] and nbytes <= AHEAD_BYTES
 
     def cuts(self) -> list[int]:
         """Return the ends of the parts to submit it in, once it has run whole."""
@@ -93,13 +89,16 @@ class WgpuRecorded(Recorded):
 
 @dataclass(slots=True)
 class CommandsAhead:
-    """A finished command buffer that must be submitted, once: as a step by `submit_ahead`, or without effect by
-    `spend`. wgpu-native (29) never releases a finished command buffer that was not submitted, nor what it names.
-    `upload`: the mapped buffer that it copies the numbers of the step from, to be filled before."""
+    """A finished command buffer that must be submitted, once: as a step, or the beginning of one, by `submit_ahead`, or
+    without effect by `spend`. wgpu-native (29) never releases a finished command buffer that was not submitted, nor
+    what it names. `items` and `readback` are those of the whole step: the command buffer has the first of its `parts`,
+    the others are recorded once that is submitted. `upload`: the mapped buffer that it copies the numbers of the step
+    from, to be filled before."""
 
     queue: WgpuQueue
     commands: Any
     items: Sequence[Item]
+    parts: Sequence[Sequence[Item]]
     readback: WgpuReadback | Fence
     upload: Mapped | None
 
@@ -116,9 +115,15 @@ class CommandsAhead:
     @property
     def written(self) -> list[Any]:
         """The memory that it writes, but for its readback."""
-        lists = [item for item in self.items if isinstance(item, WgpuRecorded)]
         numbers = [] if self.upload is None else [self.queue.scalars]
-        return list(dict.fromkeys([*numbers, *(memory for each in lists for memory in each.written)]))
+        bounds = [b for item in self.parts[0] if isinstance(item, (Recorded, RecordedPart)) for b in item.bounds]
+        return list(dict.fromkeys([*numbers, *_memory_written(bounds)]))
+
+
+def _memory_written(bounds: Iterable[Bound]) -> list[Any]:
+    """Return the memory that dispatches write."""
+    uses = (use for bound in bounds for use in uses_of(bound).values())
+    return list(dict.fromkeys(use.region.memory for use in uses if use.written))
 
 
 def _part_ends(count: int, starts: Sequence[int]) -> list[int]:
@@ -286,7 +291,7 @@ class WgpuQueue(Queue):
 
     def ahead(self, where: str, items: Sequence[Item], readback: WgpuReadback | Fence) -> CommandsAhead:
         """Record items that `submit_ahead` submits, once, behind the numbers of their step where these change; their
-        end is that of the readback."""
+        end is that of the readback. Of a long list only the first part is recorded."""
         upload, numbers = None, list[Item]()
         if self.changing:
             ready = self.uploads and self.uploads[0].status == SUCCESS
@@ -294,11 +299,14 @@ class WgpuQueue(Queue):
             upload = self.uploads.popleft() if ready else Mapped(self.gpu, size, upload=True)
             self.counters.buffers_created += not ready
             numbers.append(Copy(upload.owner, 0, self.scalars, 0, size, counted=False))
-        commands = self.gpu.record(where, partial(self._encode, [*numbers, *items]))
-        return CommandsAhead(self, commands, items, readback, upload)
+        whole = all(item.ahead == len(item) for item in items if isinstance(item, WgpuRecorded))
+        parts = [items] if whole else list(_growing(items))
+        commands = self.gpu.record(where, partial(self._encode, [*numbers, *parts[0]]))
+        return CommandsAhead(self, commands, items, parts, readback, upload)
 
     def submit_ahead(self, where: str, ahead: CommandsAhead, numbers: Array | None, counted: bool = True) -> None:
-        """Submit what was recorded ahead, with the numbers of its step, and request its readback."""
+        """Submit what was recorded ahead, with the numbers of its step, and what is left of the step; request its
+        readback."""
         self._throttle()
         upload, pace = ahead.upload, self._pace_of(ahead.items)
         if upload is None:
@@ -311,7 +319,13 @@ class WgpuQueue(Queue):
             self.changing = numbers is not None and numbers is not self._written
             self._written = self._written if numbers is None else numbers
         submission = self.send(ahead.taken())
-        self.counters.submissions += 1
+        try:
+            for part in ahead.parts[1:]:
+                submission = self._run(where, part)
+        except BaseException:
+            ahead.readback.release()
+            raise
+        self.counters.submissions += len(ahead.parts)
         for item in ahead.items if counted else ():
             self.count(item)
         ahead.readback.request(where, submission)
