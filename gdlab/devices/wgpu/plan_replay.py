@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gdlab.base import process
 from gdlab.base.errors import ArgumentError, CompileError, SessionError
 from gdlab.base.formats import decode, encode
 from gdlab.base.types import Array
@@ -252,8 +252,10 @@ class WgpuProgram(Program):
                     del self.ahead[whole]
             self._await_losses(self._losses_of(number), ahead.readback)
         if again and list.ahead and not self.lent:
-            with contextlib.suppress(SessionError):  # the next step says what is wrong, before it is submitted
+            try:
                 self.ahead[whole] = self._recorded_ahead(f"step {number + 1}", list)
+            except SessionError:
+                pass  # the next step says what is wrong, before it is submitted
         self.gpu.poll()
 
     def _recorded_ahead(self, where: str, list: WgpuRecorded) -> CommandsAhead:
@@ -649,11 +651,11 @@ class WgpuProgram(Program):
     def _alive(self, where: str) -> None:
         if not self.open:
             raise SessionError(where, "program", "closed", "an open one")
-        if self.gpu.pid != os.getpid():
+        if self.gpu.pid != process.id:
             self.gpu.alive(where)
 
     def close(self) -> None:
-        if not self.open or self.gpu.pid != os.getpid():
+        if not self.open or self.gpu.pid != process.id:
             return
         self.gpu.holding.settle()
         with contextlib.suppress(SessionError):  # of a lost device there is nothing to wait for

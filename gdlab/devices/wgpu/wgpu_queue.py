@@ -68,7 +68,7 @@ class WgpuRecorded(Recorded):
                 self.keep.append(keep)
             rows.append(bound.run)
         self.starts.append(len(rows))
-        self.rows = RecordedRows(gpu, rows)
+        self.rows, self.count = RecordedRows(gpu, rows), len(self.bounds)
         each = (math.prod(bound.run[2:]) for bound in self.bounds)
         self.workgroups = list(itertools.accumulate(each, initial=0))  # of all dispatches before one
 
@@ -292,17 +292,21 @@ class WgpuQueue(Queue):
     def ahead(self, where: str, items: Sequence[Item], readback: WgpuReadback | Fence) -> CommandsAhead:
         """Record items that `submit_ahead` submits, once, behind the numbers of their step where these change; their
         end is that of the readback. Of a long list only the first part is recorded."""
-        upload, numbers = None, list[Item]()
-        if self.changing:
-            ready = self.uploads and self.uploads[0].status == SUCCESS
-            size = int(self.scalars.size)
-            upload = self.uploads.popleft() if ready else Mapped(self.gpu, size, upload=True)
-            self.counters.buffers_created += not ready
-            numbers.append(Copy(upload.owner, 0, self.scalars, 0, size, counted=False))
-        whole = all(item.ahead == len(item) for item in items if isinstance(item, WgpuRecorded))
+        upload, whole = None, all(item.ahead == item.count for item in items if type(item) is WgpuRecorded)
         parts = [items] if whole else list(_growing(items))
-        commands = self.gpu.record(where, partial(self._encode, [*numbers, *parts[0]]))
+        first = parts[0]
+        if self.changing:
+            upload = self._upload()
+            first = [Copy(upload.owner, 0, self.scalars, 0, upload.nbytes, counted=False), *first]
+        commands = self.gpu.record(where, partial(self._encode, first))
         return CommandsAhead(self, commands, items, parts, readback, upload)
+
+    def _upload(self) -> Mapped:
+        """Return a mapped buffer for the numbers of a step."""
+        if self.uploads and self.uploads[0].status == SUCCESS:
+            return self.uploads.popleft()
+        self.counters.buffers_created += 1
+        return Mapped(self.gpu, int(self.scalars.size), upload=True)
 
     def submit_ahead(self, where: str, ahead: CommandsAhead, numbers: Array | None, counted: bool = True) -> None:
         """Submit what was recorded ahead, with the numbers of its step, and what is left of the step; request its
@@ -336,8 +340,10 @@ class WgpuQueue(Queue):
     def _pace_of(self, items: Sequence[Item]) -> Pace | None:
         """Return the pace of the list that is about to be submitted, if it is one and the adapter has nothing else to
         do."""
-        lists = [item for item in items if isinstance(item, WgpuRecorded)]
-        if len(lists) != 1 or self.gpu.adapter_class != "hardware" or self.gpu.ended != self.gpu.submitted:
+        if self.gpu.adapter_class != "hardware" or self.gpu.ended != self.gpu.submitted:
+            return None
+        lists = [item for item in items if type(item) is WgpuRecorded]
+        if len(lists) != 1:
             return None
         lists[0].pace.begun = time.perf_counter()
         return lists[0].pace
@@ -427,11 +433,12 @@ class WgpuQueue(Queue):
 
     def count(self, item: Item) -> None:
         """Count an item that is submitted."""
+        if type(item) is WgpuRecorded:  # of every step: a pattern takes three times as long
+            item.whole = True
+            self.counters.dispatches += item.count
+            self.counters.workgroups += item.workgroups[-1]
+            return
         match item:
-            case WgpuRecorded():
-                item.whole = True
-                self.counters.dispatches += len(item)
-                self.counters.workgroups += item.workgroups[-1]
             case RecordedPart(WgpuRecorded() as list):
                 self.counters.dispatches += len(item)
                 self.counters.workgroups += list.workgroups[item.stop] - list.workgroups[item.start]
@@ -449,41 +456,45 @@ class WgpuQueue(Queue):
         """Submit finished command buffers, once, and release them."""
         gpu = self.gpu
         gpu.holding.settle()
-        gpu.pending = 0
-        submission = gpu.raw.QueueSubmitForIndex(gpu.q, len(commands), gpu.ffi.new("WGPUCommandBuffer[]", commands))
+        gpu.pending, raw, array = 0, gpu.raw, gpu.one_command
+        if len(commands) == 1:
+            array[0] = commands[0]
+        else:
+            array = gpu.ffi.new("WGPUCommandBuffer[]", commands)
+        gpu.submitted = submission = int(raw.QueueSubmitForIndex(gpu.q, len(commands), array))
         for each in commands:
-            gpu.raw.CommandBufferRelease(each)
-        gpu.submitted = int(submission)
-        return gpu.submitted
+            raw.CommandBufferRelease(each)
+        return submission
 
     # recording --------------------------------------------------------------------------------------------------------
-    def _encode(self, items: Sequence[Item], encoder: Any) -> None:
+    def _encode(self, items: Sequence[Any], encoder: Any) -> None:
         if self.stamps is not None and any(isinstance(item, Stamp) for item in items):
             return self.stamps.encode(items, encoder, self.encode_transfer)
         rows: list[Row] = []
         for item in items:
-            if isinstance(item, Bound):
+            kind = type(item)
+            if kind is Bound:
                 rows.append(item.run)
                 continue
             if rows:
                 record_pass(self.gpu, rows, encoder)
                 rows = []
-            match item:
-                case WgpuRecorded():
-                    record_pass(self.gpu, item.rows, encoder)
-                case RecordedPart(WgpuRecorded() as list):
-                    record_pass(self.gpu, list.rows, encoder, list.starts[item.start], list.starts[item.stop])
-                case _:
-                    self.encode_transfer(item, encoder)
+            if kind is WgpuRecorded:
+                record_pass(self.gpu, item.rows, encoder)
+            elif kind is RecordedPart:
+                list = item.list
+                record_pass(self.gpu, list.rows, encoder, list.starts[item.start], list.starts[item.stop])
+            else:
+                self.encode_transfer(item, encoder)
         if rows:
             record_pass(self.gpu, rows, encoder)
 
     def encode_transfer(self, item: Any, encoder: Any) -> None:
         """Record a copy or a clear."""
         raw = self.gpu.raw
-        if isinstance(item, Clear):
+        if type(item) is Clear:
             return raw.CommandEncoderClearBuffer(encoder, item.memory._internal, 0, item.memory.size)  # type: ignore[no-any-return]
-        into = item.target.mapped.handle if isinstance(item.target, WgpuReadback) else item.target._internal
+        into = item.target.mapped.handle if type(item.target) is WgpuReadback else item.target._internal
         raw.CommandEncoderCopyBufferToBuffer(encoder, item.source._internal, item.start, into, item.at, item.nbytes)
 
 
