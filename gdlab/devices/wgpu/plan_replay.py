@@ -481,7 +481,8 @@ class WgpuProgram(Program):
         loss = self.queue.readback(4)
         items = [*stamps.items(list.bounds, readback), Copy(self._marker, 0, loss, 0, 4)]
         self._send(where, items, readback)
-        loss.request(where, readback.submission)
+        with self.gpu.checked(where):
+            loss.request(where, readback.submission)
         self.losses_under_way.append((losses, loss, 4))
         readback.wait()
         self.times = stamps.seconds(readback.view()) if stamps.count else []
@@ -509,8 +510,9 @@ class WgpuProgram(Program):
             steps, readback, stride = self.losses_under_way.popleft()
             try:
                 readback.wait()
-                numbers = readback.view().cast("f")
-                self.readable.extend((step, numbers[k * stride // 4]) for k, step in enumerate(steps))
+                numbers = readback.floats
+                for k, step in enumerate(steps):
+                    self.readable.append((step, numbers[k * stride // 4]))
             finally:
                 self.queue.retire(readback)
 

@@ -74,7 +74,7 @@ class Fence:
         self.pace: Pace | None = None
 
     def request(self, where: str, submission: int) -> None:
-        """Stand for this submission."""
+        """Stand for this submission, in a block of checked calls."""
         self.where, self.submission = where, submission
 
     @property
@@ -116,13 +116,11 @@ class Mapped:
         self._asked = gpu.ffi.cast("uintptr_t *", gpu.ffi.addressof(self.info, "userdata2"))
         self._given = self.info[0]
 
-    def map(self, where: str, nbytes: int) -> None:
-        """Request a map of the first `nbytes` bytes."""
-        gpu = self.gpu
+    def map(self, nbytes: int) -> None:
+        """Request a map of the first `nbytes` bytes, in a block of checked calls."""
         self.status, self.maps = 0, self.maps + 1
         self._asked[0] = self.maps
-        with gpu.checked(where):
-            gpu.raw.BufferMapAsync(self.handle, self.mode, 0, nbytes, self._given)
+        self.gpu.raw.BufferMapAsync(self.handle, self.mode, 0, nbytes, self._given)
 
     def fill(self, data: Array) -> None:
         """Write an array and unmap: a submission may copy it now. Only while the buffer is mapped."""
@@ -150,9 +148,9 @@ class WgpuReadback(Readback):
         self.pace: Pace | None = None
 
     def request(self, where: str, submission: int) -> None:
-        """Request the bytes; call it after the submission that fills them."""
+        """Request the bytes, in a block of checked calls, after the submission that fills them."""
         self.where, self.submission = where, submission
-        self.mapped.map(where, -(-self.nbytes // 4) * 4)
+        self.mapped.map(-(-self.nbytes // 4) * 4)
 
     @property
     def ready(self) -> bool:
@@ -178,6 +176,12 @@ class WgpuReadback(Readback):
         """Return the mapped bytes."""
         gpu = self.mapped.gpu
         return memoryview(gpu.ffi.buffer(self._mapped_range(), self.nbytes)).cast("B")
+
+    @property
+    def floats(self) -> Any:
+        """The mapped bytes as numbers to be indexed: four calls less than by way of `view`."""
+        gpu = self.mapped.gpu
+        return gpu.ffi.cast(gpu.floats, self._mapped_range())
 
     @property
     def address(self) -> int:

@@ -259,7 +259,7 @@ class Gpu:
         self.kept: LruCache[tuple[str, str], CompiledKernel] = LruCache(
             KEPT_BYTES
         )  # the others live as long as their plans
-        self.address = ffi.typeof("uintptr_t")
+        self.address, self.floats = ffi.typeof("uintptr_t"), ffi.typeof("const float *")
         self.c_loop: CLoop | None = None
         self.one_command = ffi.new("WGPUCommandBuffer[1]")  # for submissions
         # the data that the text of a dispatch is written from → key of its kernel
@@ -418,8 +418,8 @@ class Gpu:
 
     # talking to the queue ---------------------------------------------------------------------------------------------
     def checked(self, where: str) -> CheckedCalls:
-        """Raise the errors of raw calls in a `with` block: those return nothing, and invalid submissions end the
-        process."""
+        """Raise the errors of raw calls at the end of a `with` block: those return nothing, and invalid submissions end
+        the process. A block takes 3 µs."""
         return CheckedCalls(self, where)
 
     def alive(self, where: str) -> None:
@@ -464,18 +464,30 @@ class CheckedCalls:
     def __init__(self, gpu: Gpu, where: str) -> None:
         self.gpu, self.where = gpu, where
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> CheckedCalls:
         gpu = self.gpu
         if gpu.lost or gpu.pid != process.id:
             gpu.alive(self.where)
         gpu.errors.capture("gdlab")
+        return self
+
+    def raise_error(self) -> None:
+        """Raise the error of the calls so far, if any."""
+        errors = self.gpu.errors
+        found = errors.release("gdlab")
+        errors.capture("gdlab")
+        if found:
+            self._raise(found)
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         found = self.gpu.errors.release("gdlab")
         if found and error is None:
-            text = _message(found[1])
-            self.gpu.lost = "is lost" in text
-            raise SessionError(self.where, "recording", text, "a valid one (nothing was submitted)")
+            self._raise(found)
+
+    def _raise(self, found: tuple[object, object]) -> None:
+        text = _message(found[1])
+        self.gpu.lost = "is lost" in text
+        raise SessionError(self.where, "recording", text, "a valid one (nothing was submitted)")
 
 
 def _leave_pipelines(pipelines: weakref.ref[weakref.WeakValueDictionary[tuple[str, str], CompiledKernel]]) -> None:

@@ -146,6 +146,7 @@ class WgpuQueue(Queue):
         self.flying: deque[WgpuReadback | Fence] = deque()
         self.stamps: Stamps | None = None
         self.scalars = gpu.buffer(4 * (len(SCALARS) + OWN_SCALARS))
+        self._scalars_handle = self.scalars._internal
         self._written: Array | None = None  # scalars
         self.changing = False  # whether the last numbers were others than those before
         self.uploads: deque[Mapped] = deque()  # through which steps that were recorded ahead get their numbers
@@ -209,7 +210,8 @@ class WgpuQueue(Queue):
             part = self.readback(nbytes)
             padded = -(-nbytes // 4) * 4
             submission = self._run(where, [Copy(memory, start + at, part, 0, padded)])
-            part.request(where, submission)
+            with self.gpu.checked(where):
+                part.request(where, submission)
             under_way.append((at, part))
         for first, part in under_way:
             part.take(into[first : first + part.nbytes])
@@ -244,7 +246,11 @@ class WgpuQueue(Queue):
         """Raise once the device is lost, after which a submission would end the process: by a write of nothing, which
         takes 2 µs."""
         with self.gpu.checked(where):
-            self.gpu.raw.QueueWriteBuffer(self.gpu.q, self.scalars._internal, 0, self.gpu.null, 0)
+            self._write_nothing()
+
+    def _write_nothing(self) -> None:
+        gpu = self.gpu
+        gpu.raw.QueueWriteBuffer(gpu.q, self._scalars_handle, 0, gpu.null, 0)
 
     def scalar_copies(self, where: str, steps: Sequence[Array | None]) -> tuple[list[list[Copy]], list[Any]]:
         """Return for each of several steps the copies that write its numbers, and their source memory, to be released
@@ -284,7 +290,8 @@ class WgpuQueue(Queue):
         for item in items if counted else ():
             self.count(item)
         if readback is not None:
-            readback.request(where, submission)
+            with self.gpu.checked(where):
+                readback.request(where, submission)
             readback.pace = pace
             self.flying.append(readback)
         self.gpu.poll()
@@ -312,30 +319,33 @@ class WgpuQueue(Queue):
         """Submit what was recorded ahead, with the numbers of its step, and what is left of the step; request its
         readback."""
         self._throttle()
-        upload, pace = ahead.upload, self._pace_of(ahead.items)
-        if upload is None:
-            self.set_scalars(where, numbers)
-        else:  # a step without numbers leaves those of the last one
-            last = np.zeros(upload.nbytes // 4) if self._written is None else self._written
-            given = np.ascontiguousarray(last if numbers is None else numbers, np.float32)
-            self.check_alive(where)
-            upload.fill(given)
-            self.changing = numbers is not None and numbers is not self._written
-            self._written = self._written if numbers is None else numbers
-        submission = self.send(ahead.taken())
-        try:
-            for part in ahead.parts[1:]:
-                submission = self._run(where, part)
-        except BaseException:
-            ahead.readback.release()
-            raise
-        self.counters.submissions += len(ahead.parts)
-        for item in ahead.items if counted else ():
-            self.count(item)
-        ahead.readback.request(where, submission)
+        upload, pace, gpu = ahead.upload, self._pace_of(ahead.items), self.gpu
+        if upload is None and numbers is not None and numbers is not self._written:
+            self.put(where, self.scalars, np.ascontiguousarray(numbers, np.float32))
+        self.changing = numbers is not None and numbers is not self._written
+        with gpu.checked(where) as calls:  # one for all
+            self._write_nothing()
+            calls.raise_error()  # the device is lost: nothing may be submitted
+            if upload is not None:  # a step without numbers leaves those of the last one
+                last = np.zeros(upload.nbytes // 4) if self._written is None else self._written
+                upload.fill(np.ascontiguousarray(last if numbers is None else numbers, np.float32))
+            if numbers is not None:
+                self._written = numbers
+            try:
+                submission = self.send(ahead.taken())
+                for part in ahead.parts[1:]:
+                    submission = self._run(where, part)
+            except BaseException:
+                ahead.readback.release()
+                raise
+            self.counters.submissions += len(ahead.parts)
+            for item in ahead.items if counted else ():
+                self.count(item)
+            ahead.readback.request(where, submission)
+            if upload is not None:
+                self._take_back(upload)
         ahead.readback.pace = pace
         self.flying.append(ahead.readback)
-        self._take_back(where, upload)
 
     def _pace_of(self, items: Sequence[Item]) -> Pace | None:
         """Return the pace of the list that is about to be submitted, if it is one and the adapter has nothing else to
@@ -361,7 +371,9 @@ class WgpuQueue(Queue):
             if ahead.upload is not None:
                 ahead.upload.fill(np.zeros(ahead.upload.nbytes // 4, np.float32))
             self.send(before, ahead.taken(), after)
-            self._take_back(where, ahead.upload)
+            if ahead.upload is not None:
+                with gpu.checked(where):
+                    self._take_back(ahead.upload)
         except SessionError:
             if not ahead.is_submitted:
                 gpu.raw.CommandBufferRelease(ahead.taken())
@@ -369,10 +381,9 @@ class WgpuQueue(Queue):
             self.release(copy.source)
         ahead.readback.release()
 
-    def _take_back(self, where: str, upload: Mapped | None) -> None:
-        if upload is not None:
-            upload.map(where, upload.nbytes)
-            self.uploads.append(upload)
+    def _take_back(self, upload: Mapped) -> None:
+        upload.map(upload.nbytes)
+        self.uploads.append(upload)
 
     def finish(self, where: str, items: Sequence[Item]) -> None:
         """Run the items and wait for them, without counting them."""
