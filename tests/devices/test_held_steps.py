@@ -318,6 +318,57 @@ def test_of_a_lost_device_what_was_recorded_ahead_is_not_submitted(
     assert ahead.is_submitted and not sent
 
 
+@pytest.mark.parametrize("numbers", [None, np.full(8, 3, np.float32)], ids=["no numbers", "numbers"])
+@pytest.mark.parametrize("changing", [False, True])
+def test_a_step_that_was_recorded_ahead_raises_once_the_device_is_lost(
+    load: Load, monkeypatch: pytest.MonkeyPatch, changing: bool, numbers: Any
+) -> None:
+    """Nothing is submitted, which would end the process."""
+    monkeypatch.setattr(room, "_opened", {})
+    lost, sent = room.open(), list[int]()
+    program = on_owner(lost.load, counting())
+    for k in range(2):
+        on_owner(program.step, np.full(8, k, np.float32) if changing else None)
+    on_owner(program.wait)
+    (ahead,) = program.ahead.values()
+    assert (ahead.upload is not None) == changing
+    on_owner(lost.gpu.device.destroy)
+    monkeypatch.setattr(WgpuQueue, "send", lambda *given: sent.append(1))
+    with pytest.raises(SessionError, match="step 3: recording.*is lost"):
+        on_owner(program.step, numbers)
+    assert not sent and not ahead.is_submitted and lost.gpu.lost and program.counters.forwards == 2
+    with pytest.raises(SessionError, match="step 3: device: given one that was lost"):
+        on_owner(program.step, numbers)
+    on_owner(program.close)
+    assert not sent
+
+
+def test_an_error_in_the_midst_of_a_block_of_calls_is_raised_there_and_once(load: Load) -> None:
+    gpu, reached = load(counting()).gpu, list[str]()
+
+    def block() -> None:
+        with gpu.checked("outer"), gpu.checked("step 3") as calls:
+            calls.raise_error()
+            reached.append("before")
+            gpu.errors.handle_error("Validation", "what")
+            calls.raise_error()
+            reached.append("behind")
+
+    def body() -> None:
+        with pytest.raises(SessionError, match="step 3: recording: given what"):
+            block()
+        assert reached == ["before"] and not gpu.errors._get_proxy_stack()
+        with gpu.checked("next"):
+            reached.append("next")
+        assert not gpu.errors._get_proxy_stack()
+        with pytest.raises(ZeroDivisionError), gpu.checked("another"):  # the first is the one to raise
+            gpu.errors.handle_error("Validation", "what")
+            raise ZeroDivisionError
+
+    on_owner(body)
+    assert reached == ["before", "next"]
+
+
 def test_an_error_of_a_recording_ahead_is_told_by_the_step_that_it_is_for(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:

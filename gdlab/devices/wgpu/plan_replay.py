@@ -75,7 +75,7 @@ class WgpuProgram(Program):
         self.update, self.turn = NO_UPDATE, gpu.turn
         self._at_once = self._most_at_once()
         self.held = HeldSteps()
-        self._lent = 0, False  # at so many lendings of the adapter
+        self._lent, self._expected = (0, False), False  # lent at so many lendings; whether steps of it are expected
         if checked:
             check_plan(plan, gpu.bounds)
             check_memory(plan.memory.physical_bytes, plan.buffers, gpu.free_bytes())
@@ -260,7 +260,9 @@ class WgpuProgram(Program):
 
     def _recorded_ahead(self, where: str, list: WgpuRecorded) -> CommandsAhead:
         items, readback = self._with_loss((list,))
-        self.gpu.holding.expect(self)
+        if not self._expected:
+            self.gpu.holding.expect(self)
+            self._expected = True
         try:
             return self.queue.ahead(where, items, readback)
         except BaseException:

@@ -86,9 +86,11 @@ class Fence:
         """Wait for the submission: spin while it is the last one (wgpu says when all have run), then sleep."""
         gpu = self.gpu
         gpu.alive(self.where)
+        if self.submission <= gpu.ended:
+            return
         if self.submission == gpu.submitted:
             _await(gpu, self.submission, lambda: self.ready, self.pace)
-        elif not self.ready:
+        else:
             gpu.poll(self.submission)
 
     def release(self) -> None:

@@ -236,9 +236,10 @@ class Gpu:
         import wgpu
         from wgpu.backends.wgpu_native import ffi, lib
         from wgpu.backends.wgpu_native._api import error_handler
+        from wgpu.backends.wgpu_native._helpers import ErrorSlot
 
         self.pid, self.turn = process.id, turn
-        self.ffi, self.lib, self.errors = ffi, lib, error_handler
+        self.ffi, self.lib, self.errors, self.error_slot = ffi, lib, error_handler, ErrorSlot
         self.raw = SimpleNamespace(**{name: getattr(lib, f"wgpu{name}") for name in RAW})
         self.usage, self.map_usage, self.upload_usage, self.resolve_usage = _usages(wgpu.BufferUsage)
         self.refused: type[Exception] = wgpu.GPUError
@@ -456,38 +457,35 @@ class Gpu:
 
 
 class CheckedCalls:
-    """The block of `Gpu.checked`: a class, because every step enters several, and a generator takes three times as
-    long."""
+    """The block of `Gpu.checked`: a class, because every step enters two, and a generator takes three times as long.
+    Its slot lies on the stack that wgpu-py writes errors of this thread into: `capture` and `release` would look for
+    that once more each, and compare names."""
 
-    __slots__ = ("gpu", "where")
+    __slots__ = ("gpu", "slot", "stack", "where")
 
     def __init__(self, gpu: Gpu, where: str) -> None:
-        self.gpu, self.where = gpu, where
+        self.gpu, self.where, self.slot = gpu, where, gpu.error_slot("gdlab")
 
     def __enter__(self) -> CheckedCalls:
         gpu = self.gpu
         if gpu.lost or gpu.pid != process.id:
             gpu.alive(self.where)
-        gpu.errors.capture("gdlab")
+        self.stack = gpu.errors._get_proxy_stack()
+        self.stack.append(self.slot)
         return self
 
     def raise_error(self) -> None:
         """Raise the error of the calls so far, if any."""
-        errors = self.gpu.errors
-        found = errors.release("gdlab")
-        errors.capture("gdlab")
-        if found:
-            self._raise(found)
+        if self.slot.message is not None:
+            text = _message(self.slot.message)
+            self.gpu.lost = "is lost" in text
+            raise SessionError(self.where, "recording", text, "a valid one (nothing was submitted)")
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        found = self.gpu.errors.release("gdlab")
-        if found and error is None:
-            self._raise(found)
-
-    def _raise(self, found: tuple[object, object]) -> None:
-        text = _message(found[1])
-        self.gpu.lost = "is lost" in text
-        raise SessionError(self.where, "recording", text, "a valid one (nothing was submitted)")
+        if self.stack.pop() is not self.slot:  # never; wgpu-py forgets all of them then, too
+            self.stack.clear()
+        if error is None:
+            self.raise_error()
 
 
 def _leave_pipelines(pipelines: weakref.ref[weakref.WeakValueDictionary[tuple[str, str], CompiledKernel]]) -> None:
