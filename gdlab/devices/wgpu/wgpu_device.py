@@ -420,7 +420,7 @@ class Gpu:
     # talking to the queue ---------------------------------------------------------------------------------------------
     def checked(self, where: str) -> CheckedCalls:
         """Raise the errors of raw calls at the end of a `with` block: those return nothing, and invalid submissions end
-        the process. A block takes 3 µs."""
+        the process. A block takes 1.5 µs."""
         return CheckedCalls(self, where)
 
     def alive(self, where: str) -> None:
@@ -459,7 +459,7 @@ class Gpu:
 class CheckedCalls:
     """The block of `Gpu.checked`: a class, because every step enters two, and a generator takes three times as long.
     Its slot lies on the stack that wgpu-py writes errors of this thread into: `capture` and `release` would look for
-    that once more each, and compare names."""
+    that once more each, and compare names (2.5 µs a block instead of 1.5; 2 shared cores, 2026-11-28)."""
 
     __slots__ = ("gpu", "slot", "stack", "where")
 

@@ -444,7 +444,7 @@ class WgpuQueue(Queue):
 
     def count(self, item: Item) -> None:
         """Count an item that is submitted."""
-        if type(item) is WgpuRecorded:  # of every step: a pattern takes three times as long
+        if type(item) is WgpuRecorded:  # of every step: a pattern takes twice as long
             item.whole = True
             self.counters.dispatches += item.count
             self.counters.workgroups += item.workgroups[-1]
