@@ -68,7 +68,9 @@ class StampedStep:
             gpu.raw.CommandEncoderResolveQuerySet(encoder, self.stamps.handle, 0, count, resolved._internal, 0)
             self.queue.encode_transfer(Copy(resolved, 0, readback, 0, 8 * count), encoder)
 
-        readback.request("groups", self.queue.send(gpu.record("groups", all_of_it)))
+        submission = self.queue.send(gpu.record("groups", all_of_it))
+        with gpu.checked("groups"):
+            readback.request("groups", submission)
         readback.wait()
         ticks = np.frombuffer(readback.view(), np.uint64, count).astype(np.int64)
         readback.release()

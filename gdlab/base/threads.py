@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from gdlab.base import process
 from gdlab.base.errors import SessionError
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ class OwnerThread:
     def _begin(self) -> None:
         """Begin without a thread: in a new process after a fork the parent's is gone."""
         self.jobs: queue.SimpleQueue[_OwnerCall | JobFuture[Any]] = queue.SimpleQueue()
-        self.pid = os.getpid()
+        self.pid = process.id
         self.turn = threading.Lock()  # locked by the thread that works
         self.holder = 0  # its identity
         self.due = False  # the own thread has taken a job from the queue: no other may begin
@@ -81,7 +82,7 @@ class OwnerThread:
 
     def rest(self) -> None:
         """End the own thread when nothing waits; a later job begins another."""
-        if self.pid == os.getpid() and self.thread is not None:
+        if self.pid == process.id and self.thread is not None:
             self.jobs.put(_REST)
 
     def _rests(self) -> bool:
@@ -93,7 +94,7 @@ class OwnerThread:
             return True
 
     def _check_open(self) -> None:
-        if self.pid != os.getpid():
+        if self.pid != process.id:
             self._begin()
         if not self.open:
             raise self._closed()
@@ -162,39 +163,41 @@ class OwnerThread:
         me = threading.get_ident()
         if me == self.holder or me == self.borrower:
             return self._inside(function)
-        if not self.open or self.due or not self.jobs.empty() or self.pid != os.getpid():
+        if not self.open or self.due or not self.jobs.empty() or self.pid != process.id:
             self._check_open()
             return self.call(function)
-        handler = _bare_signal.getsignal(_INTERRUPT) if me == _MAIN else None
-        ran, value = self._uninterrupted(function, me, handler) if callable(handler) else self._here(function, me)
-        return value if ran else self.call(function)  # type: ignore[return-value]
+        handler = _getsignal(_INTERRUPT) if me == _MAIN else None
+        interrupts = _NotedInterrupts()
+        if callable(handler):
+            _signal(_INTERRUPT, interrupts)
+        try:  # all in one function: 1.9 µs for a step, and for the wait; in three 2.9 (2 shared cores, 2026-11-28)
+            if self.turn.acquire(False):
+                self.holder = me
+                try:
+                    return function()
+                finally:
+                    self.holder = 0
+                    self.turn.release()
+        finally:
+            if callable(handler):
+                _signal(_INTERRUPT, handler)
+                if interrupts:
+                    handler(*interrupts[-1])
+        return self.call(function)
 
     def if_idle(self, function: Callable[[], object]) -> bool:
         """Run `function` on the caller's thread if no job runs or waits; return whether it was run."""
-        if not self.open or self.due or not self.jobs.empty() or self.pid != os.getpid():
+        if not self.open or self.due or not self.jobs.empty() or self.pid != process.id:
             return False
-        return self._here(function, threading.get_ident())[0]
-
-    def _uninterrupted(self, function: Callable[[], T], me: int, handler: Callable[..., Any]) -> tuple[bool, T | None]:
-        interrupt = _NotedInterrupt()
-        _bare_signal.signal(_INTERRUPT, interrupt)
-        try:
-            return self._here(function, me)
-        finally:
-            _bare_signal.signal(_INTERRUPT, handler)
-            if interrupt.arguments:
-                handler(*interrupt.arguments)
-
-    def _here(self, function: Callable[[], T], me: int) -> tuple[bool, T | None]:
-        """Return (whether the function ran, its result)."""
         if not self.turn.acquire(False):
-            return False, None
-        self.holder = me
+            return False
+        self.holder = threading.get_ident()
         try:
-            return True, function()
+            function()
         finally:
             self.holder = 0
             self.turn.release()
+        return True
 
     def _inside(self, function: Callable[[], T]) -> T:
         """Run a function in the turn itself; while it is lent when nobody else works in it."""
@@ -246,7 +249,7 @@ class OwnerThread:
 
     def close(self) -> None:
         """Finish the current job, fail the others, and end the thread; idempotent."""
-        if self.open and self.pid == os.getpid():
+        if self.open and self.pid == process.id:
             self.open = False
             if self.thread is None:
                 return self.finish()
@@ -599,15 +602,13 @@ try:
     _bare_signal = importlib.import_module("_signal")  # without the enums of `signal`: 20 times faster
 except ImportError:  # not CPython
     _bare_signal = signal
+_getsignal, _signal = _bare_signal.getsignal, _bare_signal.signal
 
 
-class _NotedInterrupt:
-    """A signal handler that only notes the interrupt."""
+class _NotedInterrupts(list[tuple[Any, ...]]):
+    """A signal handler that only notes the arguments of each interrupt."""
 
-    __slots__ = ("arguments",)
-
-    def __init__(self) -> None:
-        self.arguments: tuple[Any, ...] = ()
+    __slots__ = ()
 
     def __call__(self, *arguments: Any) -> None:
-        self.arguments = arguments
+        self.append(arguments)

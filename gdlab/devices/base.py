@@ -141,7 +141,7 @@ class Stamp:
     index: int
 
 
-class Recorded(ABC):
+class Recorded:
     """A list of dispatches that is submitted again and again, prepared once. `whole`: they were submitted without an
     error before, so that they may go in parts from now on."""
 

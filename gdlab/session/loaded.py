@@ -31,7 +31,7 @@ class LoadedPlan:
 
     def exclusively(self, function: Callable[[], T]) -> T:
         """Run `function` between two steps of any run, on this thread if nobody else is at work."""
-        return self.turn.here(function)
+        return self.program.turn.here(function)
 
     @property
     def turn(self) -> OwnerThread:

@@ -131,25 +131,23 @@ def scalars(optimizer: Optimizer, adam_steps: int, step: int = 0) -> Array:
     """Return the numbers that kernels read per step, as `SCALARS` and behind them the rule's own; steps count from 0,
     `adam_steps` are the updates of a rule that counts them, this one included."""
     rule = None if optimizer.rule == "none" else RULES[optimizer.rule]
-    size, places, numbers = _NO_RULE if rule is None else _recipe(rule, optimizer)
-    row = [0.0] * size
+    names, numbers = _NO_RULE if rule is None else _recipe(rule, optimizer)
+    given = numbers if rule is None else rule.per_step(numbers, max(adam_steps, 1))
+    row = [given[name] if name else 0.0 for name in names]
     row[_LOW], row[_HIGH] = step & 0xFFFF, step >> 16 & 0xFFFF
-    if rule is not None:
-        given = rule.per_step(numbers, max(adam_steps, 1))
-        for place, name in places:
-            row[place] = given[name]
     return np.array(row, np.float32)
 
 
 _LOW, _HIGH = SCALARS.index("step_low"), SCALARS.index("step_high")
-_Recipe = tuple[int, tuple[tuple[int, str], ...], Mapping[str, float]]
-_NO_RULE: _Recipe = (len(SCALARS), (), {})
+_Recipe = tuple[tuple[str, ...], Mapping[str, float]]
+_NO_RULE: _Recipe = (("",) * len(SCALARS), {})
 
 
 @lru_cache(256)
 def _recipe(rule: UpdateRule, optimizer: Optimizer) -> _Recipe:
-    """Return the number of scalars, the places of the rule's own, and the inputs of their formulas, all the same in
-    every step."""
+    """Return the name of each scalar, empty for those that are not the rule's, and the inputs of their formulas, all
+    the same in every step."""
     places = scalar_places(rule.scalars)
-    size = len(scalar_places(SCALARS) | places)
-    return size, tuple((place, name) for name, place in places.items()), rule.rounded(optimizer.numbers)
+    names = {place: name for name, place in places.items()}
+    count = len(scalar_places(SCALARS) | places)
+    return tuple(names.get(place, "") for place in range(count)), rule.rounded(optimizer.numbers)

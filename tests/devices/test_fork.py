@@ -18,6 +18,16 @@ def _posix() -> None:
     needs("posix")
 
 
+def test_the_number_of_a_process_follows_a_fork() -> None:
+    script = (
+        "import os; from gdlab.base import process; first = process.id; child = os.fork()\n"
+        "if child: os.waitpid(child, 0)\n"
+        "print(process.id == os.getpid(), process.id == first, flush=True)"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.split() == ["True", "False", "True", "True"]
+
+
 SCRIPT = """
 import multiprocessing, sys, warnings
 import numpy as np

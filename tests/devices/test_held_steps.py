@@ -20,16 +20,18 @@ from wgpu_plans import Load, counting, dispatch, doubling, loading, make_plan, o
 
 from gdlab import ops
 from gdlab.base.errors import SessionError
-from gdlab.devices.base import SharedBuffers
-from gdlab.devices.wgpu import held_steps, plan_replay
+from gdlab.devices.base import Copy, SharedBuffers
+from gdlab.devices.wgpu import held_steps, wgpu_queue
 from gdlab.devices.wgpu import wgpu_device as room
 from gdlab.devices.wgpu.held_steps import IN_A_ROW
 from gdlab.devices.wgpu.plan_replay import AT_ONCE, NO_UPDATE, WgpuProgram
-from gdlab.devices.wgpu.wgpu_queue import CommandsAhead, WgpuQueue
+from gdlab.devices.wgpu.wgpu_queue import FIRST_PART, CommandsAhead, WgpuQueue, WgpuRecorded
 from gdlab.graph import Graph
+from gdlab.plan.records import ExecutionPlan
 from gdlab.session import Session, SessionConfig, build
 
 LONG = 60.0  # seconds without a step, after which nothing is submitted in a test
+MANY = 4 * FIRST_PART  # dispatches: parts of 32, 64 and 32
 
 
 @pytest.fixture
@@ -46,14 +48,33 @@ def steps(program: WgpuProgram, count: int) -> None:
         on_owner(program.step, None)
 
 
+def counting_long() -> ExecutionPlan:
+    """Loss k (MANY − 1) at step k, through a chain of MANY dispatches, of which the last one writes the loss."""
+    buffers = [tensor(0, "count", 1, "state"), tensor(1, "loss", 1, "loss")]
+    counts = [dispatch(k, "count", "", 0, "0") for k in range(MANY - 1)]
+    return make_plan(buffers, [*counts, dispatch(MANY - 1, "copy", "0", 1)], loss=1)
+
+
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record of a step but its first part ahead: the whole writes two memories of 256 bytes, the first part one."""
+    monkeypatch.setattr(wgpu_queue, "AHEAD_BYTES", 256)
+
+
+def noted_calls(program: WgpuProgram, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The recordings and submissions of a program from now on."""
+    calls, record, send = list[str](), program.gpu.record, WgpuQueue.send
+    monkeypatch.setattr(program.gpu, "record", lambda *given: (calls.append("record"), record(*given))[1])
+    monkeypatch.setattr(WgpuQueue, "send", lambda *given: (calls.append("send"), send(*given))[1])
+    return calls
+
+
 # ahead ----------------------------------------------------------------------------------------------------------------
 def test_a_step_like_the_last_one_is_submitted_before_anything_is_recorded(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program, calls = load(counting()), list[str]()
-    record, send = program.gpu.record, WgpuQueue.send
-    monkeypatch.setattr(program.gpu, "record", lambda *given: (calls.append("record"), record(*given))[1])
-    monkeypatch.setattr(WgpuQueue, "send", lambda *given: (calls.append("send"), send(*given))[1])
+    program = load(counting())
+    calls = noted_calls(program, monkeypatch)
     wanted = ["record", "send"], ["record", "send", "record"], ["send", "record"], ["send", "record"]
     for wanted_calls in wanted:
         calls.clear()
@@ -62,6 +83,76 @@ def test_a_step_like_the_last_one_is_submitted_before_anything_is_recorded(
         on_owner(program.wait)
     assert on_owner(program.losses, True) == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]
     assert program.counters.submissions == 4 and program.counters.dispatches == 8
+
+
+def test_of_a_long_step_the_first_part_is_submitted_before_anything_is_recorded(
+    load: Load, monkeypatch: pytest.MonkeyPatch, in_parts: None
+) -> None:
+    program = load(counting_long())
+    calls, part = noted_calls(program, monkeypatch), ["record", "send"]
+    for wanted in (part, [*part * 3, "record"], ["send", *part * 2, "record"], ["send", *part * 2, "record"]):
+        calls.clear()
+        steps(program, 1)
+        assert calls == wanted
+        on_owner(program.wait)
+    parts = program.ahead[True].parts
+    assert [len(item) for part in parts for item in part if not isinstance(item, Copy)] == [32, 64, 32]
+    assert on_owner(program.losses, True) == [(k, k * (MANY - 1.0)) for k in range(1, 5)]
+    counters = program.counters
+    assert (counters.submissions, counters.dispatches, counters.workgroups) == (1 + 3 * 3, 4 * MANY, 4 * MANY)
+
+
+def test_the_pace_of_a_long_step_begins_with_its_first_part(
+    load: Load, monkeypatch: pytest.MonkeyPatch, in_parts: None
+) -> None:
+    program, sent = load(counting_long()), list[float]()
+    monkeypatch.setattr(program.gpu, "adapter_class", "hardware")
+    steps(program, 2)
+    on_owner(program.wait)
+    send = WgpuQueue.send
+    monkeypatch.setattr(WgpuQueue, "send", lambda *given: (sent.append(time.perf_counter()), send(*given))[1])
+    on_owner(program.gpu.poll)
+    before = time.perf_counter()
+    steps(program, 1)
+    pace = program._whole(True).pace
+    assert before < pace.begun < sent[0] and len(sent) == 3
+    assert program.queue.flying[-1].pace is pace
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_an_error_behind_the_first_part_of_a_long_step(
+    load: Load, monkeypatch: pytest.MonkeyPatch, in_parts: None, ahead: bool
+) -> None:
+    """It leaves what one leaves where nothing was recorded ahead: the parts before it have run, and no step is
+    counted."""
+    if not ahead:
+        monkeypatch.setattr(wgpu_queue, "AHEAD_BYTES", -1)
+    program = load(counting_long())
+    numbers = np.full(8, 3, np.float32)
+    on_owner(program.step, np.full(8, 1, np.float32))
+    on_owner(program.step, np.full(8, 2, np.float32))
+    on_owner(program.wait)
+    record, recorded = program.gpu.record, list[int]()
+
+    def refused(*given: Any) -> Any:
+        recorded.append(1)
+        if len(recorded) == 3 - ahead:
+            raise SessionError("record", "what", "given", "wanted")
+        return record(*given)
+
+    before, free = program.counters.as_dict(), program.gpu.readbacks.free_bytes
+    monkeypatch.setattr(program.gpu, "record", refused)
+    with pytest.raises(SessionError, match="record: what"):
+        on_owner(program.step, numbers)
+    monkeypatch.undo()
+    found = program.counters.as_dict()
+    before["buffers_created"] = found["buffers_created"]
+    assert found == before and program.ahead == {} and not program.queue.flying
+    assert program.gpu.readbacks.free_bytes == free + 256 * ahead, "its readback is free again"
+    done = 2.0 * (MANY - 1) + 32 + 64
+    assert on_owner(program.download, 0).tolist() == [done]
+    assert numbers_behind(program, numbers) == [3.0] * 8
+    assert on_owner(program.losses, True) == [(1, MANY - 1.0), (2, 2.0 * (MANY - 1)), (3, done + MANY - 1)]
 
 
 def numbers_behind(program: WgpuProgram, numbers: Any) -> list[float]:
@@ -94,14 +185,22 @@ def kept_by_wgpu() -> dict[str, int]:
     return {kind: int(getattr(report.hub, kind).numAllocated) for kind in kinds}
 
 
+@pytest.mark.parametrize("plan", [counting, counting_long])
 @pytest.mark.parametrize("way", ["rebind", "configure", "lend", "close"])
-def test_what_was_recorded_ahead_is_dropped_without_effect(load: Load, way: str) -> None:
-    program = load(counting())
+def test_what_was_recorded_ahead_is_dropped_without_effect(
+    load: Load, way: str, plan: Callable[[], ExecutionPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if plan is counting_long:
+        monkeypatch.setattr(wgpu_queue, "AHEAD_BYTES", 256)
+    each = len(plan().dispatches) - 1.0
+    program = load(plan())
     other = on_owner(WgpuProgram, program.gpu, counting(), True, SharedBuffers(program, ((0, 0),)))
     on_owner(program.step, np.full(8, 3, np.float32))
     on_owner(program.step, np.full(8, 4, np.float32))  # numbers that change
     (ahead,) = program.ahead.values()
     assert ahead.upload is not None and not ahead.is_submitted
+    numbers, (count, loss) = program.queue.scalars, (program._memory_of(b) for b in (0, 1))
+    assert ahead.written == ([numbers, count, loss] if plan is counting else [numbers, count])
     if way == "rebind":
         on_owner(program.rebind, 0, on_owner(lambda: program.gpu.buffer(64)))
     elif way == "configure":
@@ -111,13 +210,13 @@ def test_what_was_recorded_ahead_is_dropped_without_effect(load: Load, way: str)
     else:
         on_owner(program.close)
     assert program.ahead == {} and ahead.is_submitted
-    assert on_owner(other.download, 0).tolist() == [2.0], "a step more where it had an effect"
+    assert on_owner(other.download, 0).tolist() == [2.0 * each], "a step more where it had an effect"
     into = memoryview(bytearray(32))
     on_owner(ahead.queue.read, "test", ahead.queue.scalars, into)
     assert into.cast("f").tolist() == [4.0] * 8
     if way != "close":
         on_owner(program.step, np.full(8, 5, np.float32))
-        wanted = [(1, 1.0), (2, 2.0), (3, 1.0 if way == "rebind" else 3.0)]
+        wanted = [(1, each), (2, 2.0 * each), (3, each if way == "rebind" else 3.0 * each)]
         assert on_owner(program.losses, True) == wanted
     on_owner(other.close)
 
@@ -135,7 +234,7 @@ def test_a_long_step_is_not_recorded_ahead(
     load: Load, monkeypatch: pytest.MonkeyPatch, bound: str, least: object
 ) -> None:
     program = load(counting())
-    monkeypatch.setattr(plan_replay, bound, least)
+    monkeypatch.setattr(wgpu_queue, bound, least)
     steps(program, 4)
     assert program.ahead == {}
 
@@ -217,6 +316,57 @@ def test_of_a_lost_device_what_was_recorded_ahead_is_not_submitted(
     monkeypatch.setattr(WgpuQueue, "send", lambda *given: sent.append(1))
     on_owner(program.close)
     assert ahead.is_submitted and not sent
+
+
+@pytest.mark.parametrize("numbers", [None, np.full(8, 3, np.float32)], ids=["no numbers", "numbers"])
+@pytest.mark.parametrize("changing", [False, True])
+def test_a_step_that_was_recorded_ahead_raises_once_the_device_is_lost(
+    load: Load, monkeypatch: pytest.MonkeyPatch, changing: bool, numbers: Any
+) -> None:
+    """Nothing is submitted, which would end the process."""
+    monkeypatch.setattr(room, "_opened", {})
+    lost, sent = room.open(), list[int]()
+    program = on_owner(lost.load, counting())
+    for k in range(2):
+        on_owner(program.step, np.full(8, k, np.float32) if changing else None)
+    on_owner(program.wait)
+    (ahead,) = program.ahead.values()
+    assert (ahead.upload is not None) == changing
+    on_owner(lost.gpu.device.destroy)
+    monkeypatch.setattr(WgpuQueue, "send", lambda *given: sent.append(1))
+    with pytest.raises(SessionError, match="step 3: recording.*is lost"):
+        on_owner(program.step, numbers)
+    assert not sent and not ahead.is_submitted and lost.gpu.lost and program.counters.forwards == 2
+    with pytest.raises(SessionError, match="step 3: device: given one that was lost"):
+        on_owner(program.step, numbers)
+    on_owner(program.close)
+    assert not sent
+
+
+def test_an_error_in_the_midst_of_a_block_of_calls_is_raised_there_and_once(load: Load) -> None:
+    gpu, reached = load(counting()).gpu, list[str]()
+
+    def block() -> None:
+        with gpu.checked("outer"), gpu.checked("step 3") as calls:
+            calls.raise_error()
+            reached.append("before")
+            gpu.errors.handle_error("Validation", "what")
+            calls.raise_error()
+            reached.append("behind")
+
+    def body() -> None:
+        with pytest.raises(SessionError, match="step 3: recording: given what"):
+            block()
+        assert reached == ["before"] and not gpu.errors._get_proxy_stack()
+        with gpu.checked("next"):
+            reached.append("next")
+        assert not gpu.errors._get_proxy_stack()
+        with pytest.raises(ZeroDivisionError), gpu.checked("another"):  # the first is the one to raise
+            gpu.errors.handle_error("Validation", "what")
+            raise ZeroDivisionError
+
+    on_owner(body)
+    assert reached == ["before", "next"]
 
 
 def test_an_error_of_a_recording_ahead_is_told_by_the_step_that_it_is_for(
@@ -470,9 +620,17 @@ def between(session: Session, choice: int, rng: np.random.Generator) -> object:
             return session.wait()
 
 
+@pytest.mark.parametrize("long", [False, True])
 @pytest.mark.parametrize("rule", ["sgd", "adam", "accumulated"])
-def test_any_mixture_of_calls_has_the_bits_of_steps_one_by_one(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_mixture_of_calls_has_the_bits_of_steps_one_by_one(
+    rule: str, long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where steps are long: nothing is held, and the first two dispatches are recorded ahead."""
     needs("wgpu")
+    if long:
+        monkeypatch.setattr(wgpu_queue, "FIRST_PART", 2)
+        monkeypatch.setattr(WgpuRecorded, "_is_cheap", lambda self, bounds: len(bounds) == 2)
+        monkeypatch.setattr(WgpuProgram, "_holds", lambda self, whole: False)
 
     def found(seed: int) -> list[object]:
         choices, data, said = np.random.default_rng(seed), np.random.default_rng(seed + 1), list[object]()

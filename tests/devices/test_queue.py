@@ -19,7 +19,7 @@ from gdlab.base.errors import SessionError
 from gdlab.devices.base import BufferCopy, Clear, Copy, owner
 from gdlab.devices.buffer_pool import Pool, size_class
 from gdlab.devices.cpu.cpu_queue import CpuQueue
-from gdlab.devices.wgpu import plan_replay, wgpu_device
+from gdlab.devices.wgpu import wgpu_device
 from gdlab.devices.wgpu import wgpu_queue as room
 from gdlab.devices.wgpu.readback import Fence
 from gdlab.devices.wgpu.wgpu_queue import FIRST_PART, PART_BYTES, WgpuQueue
@@ -357,7 +357,7 @@ def test_random_numbers_are_those_of_the_draw(device: str) -> None:
 # steps that bring nothing back ----------------------------------------------------------------------------------------
 def test_a_step_without_a_loss_is_over_when_it_has_been_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     needs("wgpu")
-    monkeypatch.setattr(plan_replay, "AHEAD_BYTES", 0)  # else a step may be over when the next one is recorded
+    monkeypatch.setattr(room, "AHEAD_BYTES", 0)  # else a step may be over when the next one is recorded
     with Graph() as g:
         h = ops.input("x", (128, 128))
         for _ in range(12):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gdlab.base import process
 from gdlab.base.errors import ArgumentError, CompileError, SessionError
 from gdlab.base.formats import decode, encode
 from gdlab.base.types import Array
@@ -50,8 +50,6 @@ NO_UPDATE = Update("none", (), (), ())
 AT_ONCE = 64  # steps of one submission at most
 DISPATCHES_AT_ONCE = 512  # of one submission of several steps
 FLOPS_AT_ONCE = {"software": 1 << 27, "hardware": 1 << 35}  # so that Ctrl-C need not wait for what is in flight
-# of a step that is recorded ahead: to drop it takes its time, and as much memory as it writes
-AHEAD_FLOPS, AHEAD_BYTES = {"software": 1 << 27, "hardware": 1 << 38}, 512 << 20
 UPLOADS_AT_ONCE = 8 << 20  # bytes of inputs that wait in memory of their own
 Home = tuple[str, int]
 
@@ -77,7 +75,7 @@ class WgpuProgram(Program):
         self.update, self.turn = NO_UPDATE, gpu.turn
         self._at_once = self._most_at_once()
         self.held = HeldSteps()
-        self._lent = 0, False  # at so many lendings of the adapter
+        self._lent, self._expected = (0, False), False  # lent at so many lendings; whether steps of it are expected
         if checked:
             check_plan(plan, gpu.bounds)
             check_memory(plan.memory.physical_bytes, plan.buffers, gpu.free_bytes())
@@ -240,7 +238,7 @@ class WgpuProgram(Program):
             raise
 
     def _single(self, number: int, scalars: Array | None, whole: bool, counted: bool = True) -> None:
-        """Submit a step; record one like it, to be the next, while the adapter works on it."""
+        """Submit a step; record one like it, or the beginning of one, to be the next, while the adapter works on it."""
         list, where = self._whole(whole), f"step {number}"
         again, ahead = list.whole and self.stamps is None, self.ahead.get(whole)
         if ahead is None or self.stamps is not None:
@@ -253,17 +251,18 @@ class WgpuProgram(Program):
                 if ahead.is_submitted:
                     del self.ahead[whole]
             self._await_losses(self._losses_of(number), ahead.readback)
-        if again and not self.lent and self._is_cheap(list):
-            with contextlib.suppress(SessionError):  # the next step says what is wrong, before it is submitted
+        if again and list.ahead and not self.lent:
+            try:
                 self.ahead[whole] = self._recorded_ahead(f"step {number + 1}", list)
+            except SessionError:
+                pass  # the next step says what is wrong, before it is submitted
         self.gpu.poll()
-
-    def _is_cheap(self, list: WgpuRecorded) -> bool:
-        return list.flops <= AHEAD_FLOPS[self.gpu.adapter_class] and list.written_bytes <= AHEAD_BYTES
 
     def _recorded_ahead(self, where: str, list: WgpuRecorded) -> CommandsAhead:
         items, readback = self._with_loss((list,))
-        self.gpu.holding.expect(self)
+        if not self._expected:
+            self.gpu.holding.expect(self)
+            self._expected = True
         try:
             return self.queue.ahead(where, items, readback)
         except BaseException:
@@ -484,7 +483,8 @@ class WgpuProgram(Program):
         loss = self.queue.readback(4)
         items = [*stamps.items(list.bounds, readback), Copy(self._marker, 0, loss, 0, 4)]
         self._send(where, items, readback)
-        loss.request(where, readback.submission)
+        with self.gpu.checked(where):
+            loss.request(where, readback.submission)
         self.losses_under_way.append((losses, loss, 4))
         readback.wait()
         self.times = stamps.seconds(readback.view()) if stamps.count else []
@@ -512,8 +512,9 @@ class WgpuProgram(Program):
             steps, readback, stride = self.losses_under_way.popleft()
             try:
                 readback.wait()
-                numbers = readback.view().cast("f")
-                self.readable.extend((step, numbers[k * stride // 4]) for k, step in enumerate(steps))
+                numbers = readback.floats
+                for k, step in enumerate(steps):
+                    self.readable.append((step, numbers[k * stride // 4]))
             finally:
                 self.queue.retire(readback)
 
@@ -654,11 +655,11 @@ class WgpuProgram(Program):
     def _alive(self, where: str) -> None:
         if not self.open:
             raise SessionError(where, "program", "closed", "an open one")
-        if self.gpu.pid != os.getpid():
+        if self.gpu.pid != process.id:
             self.gpu.alive(where)
 
     def close(self) -> None:
-        if not self.open or self.gpu.pid != os.getpid():
+        if not self.open or self.gpu.pid != process.id:
             return
         self.gpu.holding.settle()
         with contextlib.suppress(SessionError):  # of a lost device there is nothing to wait for

@@ -74,7 +74,7 @@ class Fence:
         self.pace: Pace | None = None
 
     def request(self, where: str, submission: int) -> None:
-        """Stand for this submission."""
+        """Stand for this submission, in a block of checked calls."""
         self.where, self.submission = where, submission
 
     @property
@@ -86,9 +86,11 @@ class Fence:
         """Wait for the submission: spin while it is the last one (wgpu says when all have run), then sleep."""
         gpu = self.gpu
         gpu.alive(self.where)
+        if self.submission <= gpu.ended:
+            return
         if self.submission == gpu.submitted:
             _await(gpu, self.submission, lambda: self.ready, self.pace)
-        elif not self.ready:
+        else:
             gpu.poll(self.submission)
 
     def release(self) -> None:
@@ -112,14 +114,15 @@ class Mapped:
         fields = {"mode": gpu.lib.WGPUCallbackMode_AllowProcessEvents, "callback": gpu.callback}
         self.info = gpu.ffi.new("WGPUBufferMapCallbackInfo *", fields)
         self.info.userdata1 = gpu.ffi.cast("void *", self.number)
+        # made once: each cast of a map takes half a microsecond, and a step has two maps
+        self._asked = gpu.ffi.cast("uintptr_t *", gpu.ffi.addressof(self.info, "userdata2"))
+        self._given = self.info[0]
 
-    def map(self, where: str, nbytes: int) -> None:
-        """Request a map of the first `nbytes` bytes."""
-        gpu = self.gpu
+    def map(self, nbytes: int) -> None:
+        """Request a map of the first `nbytes` bytes, in a block of checked calls."""
         self.status, self.maps = 0, self.maps + 1
-        self.info.userdata2 = gpu.ffi.cast("void *", self.maps)
-        with gpu.checked(where):
-            gpu.raw.BufferMapAsync(self.handle, self.mode, 0, nbytes, self.info[0])
+        self._asked[0] = self.maps
+        self.gpu.raw.BufferMapAsync(self.handle, self.mode, 0, nbytes, self._given)
 
     def fill(self, data: Array) -> None:
         """Write an array and unmap: a submission may copy it now. Only while the buffer is mapped."""
@@ -147,9 +150,9 @@ class WgpuReadback(Readback):
         self.pace: Pace | None = None
 
     def request(self, where: str, submission: int) -> None:
-        """Request the bytes; call it after the submission that fills them."""
+        """Request the bytes, in a block of checked calls, after the submission that fills them."""
         self.where, self.submission = where, submission
-        self.mapped.map(where, -(-self.nbytes // 4) * 4)
+        self.mapped.map(-(-self.nbytes // 4) * 4)
 
     @property
     def ready(self) -> bool:
@@ -175,6 +178,12 @@ class WgpuReadback(Readback):
         """Return the mapped bytes."""
         gpu = self.mapped.gpu
         return memoryview(gpu.ffi.buffer(self._mapped_range(), self.nbytes)).cast("B")
+
+    @property
+    def floats(self) -> Any:
+        """The mapped bytes as numbers to be indexed: four calls less than by way of `view`."""
+        gpu = self.mapped.gpu
+        return gpu.ffi.cast(gpu.floats, self._mapped_range())
 
     @property
     def address(self) -> int:

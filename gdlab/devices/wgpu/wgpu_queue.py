@@ -47,6 +47,8 @@ FIRST_PART = 32  # dispatches of the first part of a list; each further one has 
 NEAR = 8  # dispatches by which a part may be longer
 PART_BYTES, PARTS = 2 << 20, 4  # of a large tensor that is read: bytes of a part, and parts under way
 FLUSH_BYTES = 4 << 20  # of writes: unsubmitted ones pile up staging memory
+# of what is recorded ahead: to drop it takes its time, and as much memory as it writes
+AHEAD_FLOPS, AHEAD_BYTES = {"software": 1 << 27, "hardware": 1 << 38}, 512 << 20
 
 
 class WgpuRecorded(Recorded):
@@ -54,7 +56,7 @@ class WgpuRecorded(Recorded):
     reads. `bounds` keep pipelines and bind groups alive; the rows of dispatch i begin at `starts[i]`."""
 
     def __init__(self, gpu: Gpu, bounds: Sequence[Bound]) -> None:
-        self.bounds, self.whole, self.pace = tuple(bounds), False, Pace()
+        self.gpu, self.bounds, self.whole, self.pace = gpu, tuple(bounds), False, Pace()
         uses = [uses_of(bound) for bound in bounds] if gpu.names_reads and len(bounds) > 1 else []
         groups = group_starts(uses)
         ahead, self.ends = read_ahead(uses, groups), _part_ends(len(self.bounds), groups)
@@ -66,25 +68,19 @@ class WgpuRecorded(Recorded):
                 self.keep.append(keep)
             rows.append(bound.run)
         self.starts.append(len(rows))
-        self.rows = RecordedRows(gpu, rows)
+        self.rows, self.count = RecordedRows(gpu, rows), len(self.bounds)
         each = (math.prod(bound.run[2:]) for bound in self.bounds)
         self.workgroups = list(itertools.accumulate(each, initial=0))  # of all dispatches before one
 
     @cached_property
-    def written(self) -> list[Any]:
-        """The memory that its dispatches write."""
-        uses = (use for bound in self.bounds for use in uses_of(bound).values())
-        return list(dict.fromkeys(use.region.memory for use in uses if use.written))
+    def ahead(self) -> int:
+        """The number of its dispatches that are recorded ahead: all, those of its first part, or none, as is cheap."""
+        return next((stop for stop in (len(self), *self.ends[:1]) if self._is_cheap(self.bounds[:stop])), 0)
 
-    @cached_property
-    def written_bytes(self) -> int:
-        """The bytes of the memory that its dispatches write."""
-        return sum(int(memory.size) for memory in self.written)
-
-    @cached_property
-    def flops(self) -> int:
-        """The floating-point operations of its dispatches."""
-        return sum(bound.dispatch.flops for bound in self.bounds)
+    def _is_cheap(self, bounds: Sequence[Bound]) -> bool:
+        nbytes = sum(int(memory.size) for memory in _memory_written(bounds))
+        flops = sum(bound.dispatch.flops for bound in bounds)
+        return flops <= AHEAD_FLOPS[self.gpu.adapter_class] and nbytes <= AHEAD_BYTES
 
     def cuts(self) -> list[int]:
         """Return the ends of the parts to submit it in, once it has run whole."""
@@ -93,13 +89,16 @@ class WgpuRecorded(Recorded):
 
 @dataclass(slots=True)
 class CommandsAhead:
-    """A finished command buffer that must be submitted, once: as a step by `submit_ahead`, or without effect by
-    `spend`. wgpu-native (29) never releases a finished command buffer that was not submitted, nor what it names.
-    `upload`: the mapped buffer that it copies the numbers of the step from, to be filled before."""
+    """A finished command buffer that must be submitted, once: as a step, or the beginning of one, by `submit_ahead`, or
+    without effect by `spend`. wgpu-native (29) never releases a finished command buffer that was not submitted, nor
+    what it names. `items` and `readback` are those of the whole step: the command buffer has the first of its `parts`,
+    the others are recorded once that is submitted. `upload`: the mapped buffer that it copies the numbers of the step
+    from, to be filled before."""
 
     queue: WgpuQueue
     commands: Any
     items: Sequence[Item]
+    parts: Sequence[Sequence[Item]]
     readback: WgpuReadback | Fence
     upload: Mapped | None
 
@@ -116,9 +115,15 @@ class CommandsAhead:
     @property
     def written(self) -> list[Any]:
         """The memory that it writes, but for its readback."""
-        lists = [item for item in self.items if isinstance(item, WgpuRecorded)]
         numbers = [] if self.upload is None else [self.queue.scalars]
-        return list(dict.fromkeys([*numbers, *(memory for each in lists for memory in each.written)]))
+        bounds = [b for item in self.parts[0] if isinstance(item, (Recorded, RecordedPart)) for b in item.bounds]
+        return list(dict.fromkeys([*numbers, *_memory_written(bounds)]))
+
+
+def _memory_written(bounds: Iterable[Bound]) -> list[Any]:
+    """Return the memory that dispatches write."""
+    uses = (use for bound in bounds for use in uses_of(bound).values())
+    return list(dict.fromkeys(use.region.memory for use in uses if use.written))
 
 
 def _part_ends(count: int, starts: Sequence[int]) -> list[int]:
@@ -141,6 +146,7 @@ class WgpuQueue(Queue):
         self.flying: deque[WgpuReadback | Fence] = deque()
         self.stamps: Stamps | None = None
         self.scalars = gpu.buffer(4 * (len(SCALARS) + OWN_SCALARS))
+        self._scalars_handle = self.scalars._internal
         self._written: Array | None = None  # scalars
         self.changing = False  # whether the last numbers were others than those before
         self.uploads: deque[Mapped] = deque()  # through which steps that were recorded ahead get their numbers
@@ -204,7 +210,8 @@ class WgpuQueue(Queue):
             part = self.readback(nbytes)
             padded = -(-nbytes // 4) * 4
             submission = self._run(where, [Copy(memory, start + at, part, 0, padded)])
-            part.request(where, submission)
+            with self.gpu.checked(where):
+                part.request(where, submission)
             under_way.append((at, part))
         for first, part in under_way:
             part.take(into[first : first + part.nbytes])
@@ -239,7 +246,11 @@ class WgpuQueue(Queue):
         """Raise once the device is lost, after which a submission would end the process: by a write of nothing, which
         takes 2 µs."""
         with self.gpu.checked(where):
-            self.gpu.raw.QueueWriteBuffer(self.gpu.q, self.scalars._internal, 0, self.gpu.null, 0)
+            self._write_nothing()
+
+    def _write_nothing(self) -> None:
+        gpu = self.gpu
+        gpu.raw.QueueWriteBuffer(gpu.q, self._scalars_handle, 0, gpu.null, 0)
 
     def scalar_copies(self, where: str, steps: Sequence[Array | None]) -> tuple[list[list[Copy]], list[Any]]:
         """Return for each of several steps the copies that write its numbers, and their source memory, to be released
@@ -279,51 +290,70 @@ class WgpuQueue(Queue):
         for item in items if counted else ():
             self.count(item)
         if readback is not None:
-            readback.request(where, submission)
+            with self.gpu.checked(where):
+                readback.request(where, submission)
             readback.pace = pace
             self.flying.append(readback)
         self.gpu.poll()
 
     def ahead(self, where: str, items: Sequence[Item], readback: WgpuReadback | Fence) -> CommandsAhead:
         """Record items that `submit_ahead` submits, once, behind the numbers of their step where these change; their
-        end is that of the readback."""
-        upload, numbers = None, list[Item]()
+        end is that of the readback. Of a long list only the first part is recorded."""
+        upload, whole = None, all(item.ahead == item.count for item in items if type(item) is WgpuRecorded)
+        parts = [items] if whole else list(_growing(items))
+        first = parts[0]
         if self.changing:
-            ready = self.uploads and self.uploads[0].status == SUCCESS
-            size = int(self.scalars.size)
-            upload = self.uploads.popleft() if ready else Mapped(self.gpu, size, upload=True)
-            self.counters.buffers_created += not ready
-            numbers.append(Copy(upload.owner, 0, self.scalars, 0, size, counted=False))
-        commands = self.gpu.record(where, partial(self._encode, [*numbers, *items]))
-        return CommandsAhead(self, commands, items, readback, upload)
+            upload = self._upload()
+            first = [Copy(upload.owner, 0, self.scalars, 0, upload.nbytes, counted=False), *first]
+        commands = self.gpu.record(where, partial(self._encode, first))
+        return CommandsAhead(self, commands, items, parts, readback, upload)
+
+    def _upload(self) -> Mapped:
+        """Return a mapped buffer for the numbers of a step."""
+        if self.uploads and self.uploads[0].status == SUCCESS:
+            return self.uploads.popleft()
+        self.counters.buffers_created += 1
+        return Mapped(self.gpu, int(self.scalars.size), upload=True)
 
     def submit_ahead(self, where: str, ahead: CommandsAhead, numbers: Array | None, counted: bool = True) -> None:
-        """Submit what was recorded ahead, with the numbers of its step, and request its readback."""
+        """Submit what was recorded ahead, with the numbers of its step, and what is left of the step; request its
+        readback."""
         self._throttle()
-        upload, pace = ahead.upload, self._pace_of(ahead.items)
-        if upload is None:
-            self.set_scalars(where, numbers)
-        else:  # a step without numbers leaves those of the last one
-            last = np.zeros(upload.nbytes // 4) if self._written is None else self._written
-            given = np.ascontiguousarray(last if numbers is None else numbers, np.float32)
-            self.check_alive(where)
-            upload.fill(given)
-            self.changing = numbers is not None and numbers is not self._written
-            self._written = self._written if numbers is None else numbers
-        submission = self.send(ahead.taken())
-        self.counters.submissions += 1
-        for item in ahead.items if counted else ():
-            self.count(item)
-        ahead.readback.request(where, submission)
+        upload, pace, gpu = ahead.upload, self._pace_of(ahead.items), self.gpu
+        if upload is None and numbers is not None and numbers is not self._written:
+            self.put(where, self.scalars, np.ascontiguousarray(numbers, np.float32))
+        self.changing = numbers is not None and numbers is not self._written
+        with gpu.checked(where) as calls:  # one for all
+            self._write_nothing()
+            calls.raise_error()  # the device is lost: nothing may be submitted
+            if upload is not None:  # a step without numbers leaves those of the last one
+                last = np.zeros(upload.nbytes // 4) if self._written is None else self._written
+                upload.fill(np.ascontiguousarray(last if numbers is None else numbers, np.float32))
+            if numbers is not None:
+                self._written = numbers
+            try:
+                submission = self.send(ahead.taken())
+                for part in ahead.parts[1:]:
+                    submission = self._run(where, part)
+            except BaseException:
+                ahead.readback.release()
+                raise
+            self.counters.submissions += len(ahead.parts)
+            for item in ahead.items if counted else ():
+                self.count(item)
+            ahead.readback.request(where, submission)
+            if upload is not None:
+                self._take_back(upload)
         ahead.readback.pace = pace
         self.flying.append(ahead.readback)
-        self._take_back(where, upload)
 
     def _pace_of(self, items: Sequence[Item]) -> Pace | None:
         """Return the pace of the list that is about to be submitted, if it is one and the adapter has nothing else to
         do."""
-        lists = [item for item in items if isinstance(item, WgpuRecorded)]
-        if len(lists) != 1 or self.gpu.adapter_class != "hardware" or self.gpu.ended != self.gpu.submitted:
+        if self.gpu.adapter_class != "hardware" or self.gpu.ended != self.gpu.submitted:
+            return None
+        lists = [item for item in items if type(item) is WgpuRecorded]
+        if len(lists) != 1:
             return None
         lists[0].pace.begun = time.perf_counter()
         return lists[0].pace
@@ -341,7 +371,9 @@ class WgpuQueue(Queue):
             if ahead.upload is not None:
                 ahead.upload.fill(np.zeros(ahead.upload.nbytes // 4, np.float32))
             self.send(before, ahead.taken(), after)
-            self._take_back(where, ahead.upload)
+            if ahead.upload is not None:
+                with gpu.checked(where):
+                    self._take_back(ahead.upload)
         except SessionError:
             if not ahead.is_submitted:
                 gpu.raw.CommandBufferRelease(ahead.taken())
@@ -349,10 +381,9 @@ class WgpuQueue(Queue):
             self.release(copy.source)
         ahead.readback.release()
 
-    def _take_back(self, where: str, upload: Mapped | None) -> None:
-        if upload is not None:
-            upload.map(where, upload.nbytes)
-            self.uploads.append(upload)
+    def _take_back(self, upload: Mapped) -> None:
+        upload.map(upload.nbytes)
+        self.uploads.append(upload)
 
     def finish(self, where: str, items: Sequence[Item]) -> None:
         """Run the items and wait for them, without counting them."""
@@ -413,11 +444,12 @@ class WgpuQueue(Queue):
 
     def count(self, item: Item) -> None:
         """Count an item that is submitted."""
+        if type(item) is WgpuRecorded:  # of every step: a pattern takes twice as long
+            item.whole = True
+            self.counters.dispatches += item.count
+            self.counters.workgroups += item.workgroups[-1]
+            return
         match item:
-            case WgpuRecorded():
-                item.whole = True
-                self.counters.dispatches += len(item)
-                self.counters.workgroups += item.workgroups[-1]
             case RecordedPart(WgpuRecorded() as list):
                 self.counters.dispatches += len(item)
                 self.counters.workgroups += list.workgroups[item.stop] - list.workgroups[item.start]
@@ -435,41 +467,45 @@ class WgpuQueue(Queue):
         """Submit finished command buffers, once, and release them."""
         gpu = self.gpu
         gpu.holding.settle()
-        gpu.pending = 0
-        submission = gpu.raw.QueueSubmitForIndex(gpu.q, len(commands), gpu.ffi.new("WGPUCommandBuffer[]", commands))
+        gpu.pending, raw, array = 0, gpu.raw, gpu.one_command
+        if len(commands) == 1:
+            array[0] = commands[0]
+        else:
+            array = gpu.ffi.new("WGPUCommandBuffer[]", commands)
+        gpu.submitted = submission = int(raw.QueueSubmitForIndex(gpu.q, len(commands), array))
         for each in commands:
-            gpu.raw.CommandBufferRelease(each)
-        gpu.submitted = int(submission)
-        return gpu.submitted
+            raw.CommandBufferRelease(each)
+        return submission
 
     # recording --------------------------------------------------------------------------------------------------------
-    def _encode(self, items: Sequence[Item], encoder: Any) -> None:
+    def _encode(self, items: Sequence[Any], encoder: Any) -> None:
         if self.stamps is not None and any(isinstance(item, Stamp) for item in items):
             return self.stamps.encode(items, encoder, self.encode_transfer)
         rows: list[Row] = []
         for item in items:
-            if isinstance(item, Bound):
+            kind = type(item)
+            if kind is Bound:
                 rows.append(item.run)
                 continue
             if rows:
                 record_pass(self.gpu, rows, encoder)
                 rows = []
-            match item:
-                case WgpuRecorded():
-                    record_pass(self.gpu, item.rows, encoder)
-                case RecordedPart(WgpuRecorded() as list):
-                    record_pass(self.gpu, list.rows, encoder, list.starts[item.start], list.starts[item.stop])
-                case _:
-                    self.encode_transfer(item, encoder)
+            if kind is WgpuRecorded:
+                record_pass(self.gpu, item.rows, encoder)
+            elif kind is RecordedPart:
+                list = item.list
+                record_pass(self.gpu, list.rows, encoder, list.starts[item.start], list.starts[item.stop])
+            else:
+                self.encode_transfer(item, encoder)
         if rows:
             record_pass(self.gpu, rows, encoder)
 
     def encode_transfer(self, item: Any, encoder: Any) -> None:
         """Record a copy or a clear."""
         raw = self.gpu.raw
-        if isinstance(item, Clear):
+        if type(item) is Clear:
             return raw.CommandEncoderClearBuffer(encoder, item.memory._internal, 0, item.memory.size)  # type: ignore[no-any-return]
-        into = item.target.mapped.handle if isinstance(item.target, WgpuReadback) else item.target._internal
+        into = item.target.mapped.handle if type(item.target) is WgpuReadback else item.target._internal
         raw.CommandEncoderCopyBufferToBuffer(encoder, item.source._internal, item.start, into, item.at, item.nbytes)
 
 
