@@ -102,6 +102,27 @@ def test_of_a_long_step_the_first_part_is_submitted_before_anything_is_recorded(
     assert (counters.submissions, counters.dispatches, counters.workgroups) == (1 + 3 * 3, 4 * MANY, 4 * MANY)
 
 
+def test_the_rest_of_a_long_step_goes_at_once_while_the_adapter_has_something_else_to_do(
+    load: Load, monkeypatch: pytest.MonkeyPatch, in_parts: None
+) -> None:
+    program = load(counting_long())
+    steps(program, 2)
+    on_owner(program.wait)
+    monkeypatch.setattr(program.gpu, "poll", lambda *given: None)  # nothing is known to have ended from now on
+    calls = noted_calls(program, monkeypatch)
+    for wanted in (["send", *["record", "send"] * 2, "record"], *[["send", "record", "send", "record"]] * 2):
+        calls.clear()
+        steps(program, 1)
+        assert calls == wanted
+    rest = wgpu_queue._joined(program.ahead[True].parts[1:])
+    assert [len(item) for item in rest if not isinstance(item, Copy)] == [MANY - 32]
+    monkeypatch.undo()
+    on_owner(program.wait)
+    assert on_owner(program.losses, True) == [(k, k * (MANY - 1.0)) for k in range(1, 6)]
+    counters = program.counters
+    assert (counters.submissions, counters.dispatches) == (1 + 2 * 3 + 2 * 2, 5 * MANY)
+
+
 def test_the_pace_of_a_long_step_begins_with_its_first_part(
     load: Load, monkeypatch: pytest.MonkeyPatch, in_parts: None
 ) -> None:

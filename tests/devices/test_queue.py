@@ -71,8 +71,29 @@ def test_a_list_goes_in_growing_parts_once_it_has_run_whole(load: Load, monkeypa
         before, landing = program.counters.submissions, on_owner(program.queue.readback, 4)
         on_owner(lambda end: program.step(None, landing=end), landing)
         assert parts == wanted and program.counters.submissions - before == len(wanted)
+        on_owner(program.wait)
     assert program.counters.dispatches == 3 * MANY == program.counters.workgroups and program.counters.forwards == 3
     np.testing.assert_array_equal(on_owner(program.download, 0), np.full(64, np.inf, np.float32))
+
+
+def test_a_list_goes_whole_while_the_adapter_has_something_else_to_do(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = load(chain())
+    step = lambda: on_owner(lambda: program.step(None, landing=program.queue.readback(4)))  # noqa: E731
+    step()
+    on_owner(program.wait)
+    assert not on_owner(program.queue._is_busy)
+    monkeypatch.setattr(program.gpu, "poll", lambda *given: None)  # nothing is known to have ended from now on
+    found = []
+    for _ in range(3):
+        before = program.counters.submissions
+        step()
+        found.append(program.counters.submissions - before)
+    assert on_owner(program.queue._is_busy) and found == [3, 1, 1]
+    monkeypatch.undo()
+    on_owner(program.wait)
+    assert program.counters.dispatches == 4 * MANY
 
 
 @pytest.mark.parametrize("count", [1, 31, 32, 63, 64, 95, 96, 97, 300])
