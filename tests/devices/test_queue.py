@@ -360,7 +360,7 @@ def test_a_step_without_a_loss_is_over_when_it_has_been_waited_for(monkeypatch: 
     monkeypatch.setattr(plan_replay, "AHEAD_BYTES", 0)  # else a step may be over when the next one is recorded
     with Graph() as g:
         h = ops.input("x", (128, 128))
-        for _ in range(4):
+        for _ in range(12):
             h = h @ h
         g.output(h)
     session = build_inference_session(g, "wgpu")
