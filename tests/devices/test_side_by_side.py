@@ -13,7 +13,7 @@ from matrix import MATRIX
 from random_graphs import random_feeds, random_graph
 
 import gdlab
-from benchmarks.memory import NETWORKS
+from benchmarks.memory import convolutional
 from gdlab.autodiff import differentiate
 from gdlab.base.errors import Aliased
 from gdlab.devices.base import BufferCopy, Program, owner
@@ -55,12 +55,13 @@ def test_random_graphs_give_the_same_bits_as_with_memory_of_their_own(
 
 def convolutions(device: Any, compiled: CompileOptions) -> Session:
     """The network of the benchmark, smaller, with its data and Adam."""
-    make, mode = NETWORKS["convolutions"]
-    session, _ = build(make(), SessionConfig(mode=mode, device=device, compile=compiled))
+    batch = 16 if MATRIX else 4
+    graph = convolutional(batch, 32, (16, 32, 64))
+    session, _ = build(graph, SessionConfig(mode="training", device=device, compile=compiled))
     session.initialize(seed=0)
     rng = np.random.default_rng(0)
-    session.set_input("x", rng.normal(size=(16, 3, 32, 32)).astype(np.float32))
-    session.set_input("labels", np.eye(10, dtype=np.float32)[rng.integers(0, 10, 16)])
+    session.set_input("x", rng.normal(size=(batch, 3, 32, 32)).astype(np.float32))
+    session.set_input("labels", np.eye(10, dtype=np.float32)[rng.integers(0, 10, batch)])
     session.set_adam(1e-3)
     return session
 

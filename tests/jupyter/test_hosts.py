@@ -61,7 +61,8 @@ def host(request: pytest.FixtureRequest) -> Server:
 
 @pytest.fixture(params=also(["lab"], "seven"))
 def kernel_host(request: pytest.FixtureRequest) -> Server:
-    """For what a kernel and its comms do, which is the same code of Jupyter's in both applications."""
+    """For what a kernel, its comms, a file and trust do, which is the same code of Jupyter's in both applications. What
+    Notebook 7 draws without a kernel is in the test of a picture alone and in test_parts.py."""
     server: Server = request.getfixturevalue(SERVERS[request.param])
     return server
 
@@ -216,10 +217,10 @@ def state_of(page: Page, index: int) -> Locator:
     return cell(page, index).locator('[data-pane="session"] [data-value="state"]').first
 
 
-def test_b9_a_page_that_reloads_in_mid_run_says_so_and_is_live_again_after_it(host: Server, page: Page) -> None:
+def test_b9_a_page_that_reloads_in_mid_run_says_so_and_is_live_again_after_it(kernel_host: Server, page: Page) -> None:
     """A page finds widgets again by asking the kernel, which answers when the cell has ended; until then it says so. A
     kernel on a busy machine may answer before its last step: the session runs then."""
-    in_mid_run(page, host, "reload.ipynb")
+    in_mid_run(page, kernel_host, "reload.ipynb")
     save(page)
     page.reload()
     wait_restored(page)
@@ -270,9 +271,9 @@ def test_two_tabs_on_one_notebook_show_one_session_and_one_selection(kernel_host
     other.close()
 
 
-def test_b10_a_saved_notebook_is_interactive_without_its_kernel(host: Server, page: Page) -> None:
+def test_b10_a_saved_notebook_is_interactive_without_its_kernel(kernel_host: Server, page: Page) -> None:
     """Trusted, and not: trust decides over scripts in outputs, and a picture needs none."""
-    path = open_notebook(page, host, ["%load_ext gdlab", NET, RUN], "saved.ipynb")
+    path = open_notebook(page, kernel_host, ["%load_ext gdlab", NET, RUN], "saved.ipynb")
     for index in range(3):
         run_cell(page, index)
     keep_bookmark(page, "the node")
@@ -281,16 +282,16 @@ def test_b10_a_saved_notebook_is_interactive_without_its_kernel(host: Server, pa
     page.wait_for_timeout(300)
     book = nbformat.read(path, as_version=4)
     book.cells.append(nbformat.v4.new_markdown_cell("somebody else wrote this"))
-    nbformat.write(book, host.root / "untrusted.ipynb")  # another file with the same outputs has no signature
+    nbformat.write(book, kernel_host.root / "untrusted.ipynb")  # another file with the same outputs has no signature
     for name, trusted, look in (("saved.ipynb", True, visit), ("untrusted.ipynb", False, show)):
-        look(page, host, name)
+        look(page, kernel_host, name)
         told = "() => window.jupyterapp.shell.currentWidget.content.widgets[1]?.model?.trusted"
         page.wait_for_function(f"trusted => ({told})() === trusted", arg=trusted)
         picture_without_kernel(page)
         assert names_of_bookmarks(page) == ["the node"]
     keep_bookmark(page, "without a kernel")
     save(page)
-    show(page, host, "untrusted.ipynb")
+    show(page, kernel_host, "untrusted.ipynb")
     picture_without_kernel(page)
     assert names_of_bookmarks(page) == ["the node", "without a kernel"]
 

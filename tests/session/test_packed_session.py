@@ -124,16 +124,17 @@ def test_gradients_and_moments_are_those_of_the_source(device: str, form: Form) 
 
 
 RULES = "set_learning_rate", "set_adam", "set_adamw", "set_laprop"
+# Every rule on cpu and, as what a rule of its own does per source is planned alike, one of each state on wgpu; the
+# kernels of all rules: test_update_rules.py.
+UPDATES = [
+    *(("cpu", rule, SWIGLU) for rule in RULES), ("cpu", "set_adam", SWIGLU_BT),
+    ("wgpu", "set_adamw", SWIGLU), ("wgpu", "set_adam", SWIGLU_BT),
+]  # fmt: skip
+EVERY_UPDATE = [(device, rule, form) for device in ("cpu", "wgpu") for rule in RULES for form in (SWIGLU, SWIGLU_BT)]
+FURTHER = [each for each in EVERY_UPDATE if each not in UPDATES]
 
 
-@pytest.mark.parametrize(
-    ("rule", "form"),
-    also(
-        [*((rule, SWIGLU) for rule in RULES), ("set_adam", SWIGLU_BT)],
-        *((rule, SWIGLU_BT) for rule in RULES if rule != "set_adam"),
-    ),
-    ids=str,
-)
+@pytest.mark.parametrize(("device", "rule", "form"), also(UPDATES, *FURTHER), ids=str, indirect=["device"])
 def test_every_update_treats_each_source_as_a_parameter(device: str, form: Form, rule: str) -> None:
     a, b = two(device, form)
     with a, b:
@@ -268,7 +269,7 @@ def test_outputs_of_inference_have_no_gradients(device: str) -> None:
 
 
 # on hardware ----------------------------------------------------------------------------------------------------------
-@both
+@pytest.mark.parametrize("form", also([SWIGLU], SWIGLU_BT), ids=str)
 def test_gates_stay_apart_on_hardware(form: Form) -> None:
     """One dispatch computes both products and the gate there, and where dispatches merge stores both for training; not
     where the caller asks for packed weights, or shares those of a session that has packed them."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from machine import needs
+from matrix import also
 from places import HELPERS
 from session_state import Y, fitted, line
 
@@ -109,7 +110,10 @@ session.set_adam(1e-4)
 
 @pytest.mark.parametrize(
     ("device", "how"),
-    [(device, how) for device in ("cpu", "wgpu") for how in EXITS if (device, how) != ("wgpu", "sys.exit")],
+    also(
+        [("cpu", how) for how in EXITS] + [("wgpu", "run"), ("wgpu", "save")],
+        ("wgpu", "step"),  # with a program: tests/devices/test_wgpu.py
+    ),
 )
 def test_an_exit_in_mid_run_is_clean(device: str, how: str, tmp_path: Path) -> None:
     """`sys.exit` beside steps on wgpu: tests/devices/test_wgpu.py."""

@@ -203,8 +203,8 @@ def test_the_loss_falls_alike_without_any_one_rule(network: str) -> None:
 @pytest.mark.parametrize(
     ("network", "setting"),
     also(
-        [("block", "no rule"), ("block", "no dispatch fusion"), ("block", "no aliasing"), ("mlp", "nothing at all")],
-        ("mlp", "no rule"), ("mlp", "no dispatch fusion"), ("mlp", "no aliasing"), ("block", "nothing at all"),
+        [("block", "no rule"), ("mlp", "no dispatch fusion"), ("block", "no aliasing"), ("mlp", "nothing at all")],
+        ("mlp", "no rule"), ("block", "no dispatch fusion"), ("mlp", "no aliasing"), ("block", "nothing at all"),
     ),
 )  # fmt: skip
 def test_the_loss_falls_alike_on_wgpu(network: str, setting: str) -> None:
