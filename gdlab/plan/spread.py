@@ -149,8 +149,8 @@ def _fold_along(r: Reduce, target: Target) -> Schedule:
 
 
 def _fold_across(r: Reduce, target: Target) -> Schedule:
-    """Where an invocation takes a fold alone, 128 are a group: 58 times SumRows[4x524288] in a step of `xfM`, 13,044 µs
-    queued, in groups of 32 13,117, of 64 13,074, of 256 13,060 (NVIDIA H200, 2026-11-28)."""
+    """Schedule a fold across rows. If an invocation takes one alone, 128 are a group: 58 times SumRows[4x524288] in a
+    step of `xfM`, 13,044 µs queued, in groups of 32 13,117, of 64 13,074, of 256 13,060 (NVIDIA H200, 2026-11-28)."""
     quads, most = r.inner // 4, min(256, target.limits.invocations)
     across = _power(quads, 32)
     lanes = _power(-(-r.length // 8), most // across)
