@@ -52,7 +52,7 @@ def plan_of(graph: Graph, target: Target | None = None, options: CompileOptions 
 
 
 def several(plan: ExecutionPlan) -> Dispatch:
-    (d,) = (d for d in plan.dispatches if len(d.results) > 1)
+    (d,) = (d for d in plan.dispatches if len(d.results) > 1 and d.phase == "forward")
     return d
 
 
