@@ -1,6 +1,6 @@
 // Sums of an invocation lie in workgroup memory, which nobody else reads: an array of registers that is indexed in a loop
 // takes a software adapter seconds to compile.
-var<workgroup> sums: array<vec4<f32>, QUADS * 4u * LANES * (1u + STORES_VALUES)>;
+var<workgroup> sums: array<vec4<f32>, QUADS * 4u * (1u + STORES_VALUES) * LANES>;
 var<private> own: u32;
 
 @compute @workgroup_size(LANES)

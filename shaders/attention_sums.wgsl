@@ -1,15 +1,14 @@
 // One invocation: 4 rows of one head. For each 4 columns it makes the weights anew from the scores and the saved
 // logarithms, and adds up the columns' values so weighted. STORES_VALUES: and second values, weighted by P alone, whose
 // sums lie behind the others.
-const SECONDS = QUADS * 4u * LANES * STORES_VALUES;
+const SECONDS = QUADS * 4u * STORES_VALUES;
 
 fn unit(u: u32) {
     let head = u % OWN_HEADS;
     let first = u / OWN_HEADS * 4u;
     let rows = min(first + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(OWN_ROWS - 1u));
-    for (var i = 0u; i < QUADS * 4u; i++) {
+    for (var i = 0u; i < QUADS * 4u + SECONDS; i++) {
         sums[i * LANES + own] = vec4<f32>();
-        sums[SECONDS + i * LANES + own] = vec4<f32>();
     }
     let end = end_column(rows.w);
     for (var other = first_head(head); other < end_head(head); other++) {
@@ -21,10 +20,10 @@ fn unit(u: u32) {
     for (var r = 0u; r < min(4u, OWN_ROWS - first); r++) {
         for (var c = 0u; c < D; c++) {
             let at = ((first + r) * OWN_HEADS + head) * D + c;
-            let sum = (c / 4u * 4u + r) * LANES + own;
-            store(at, sums[sum][c % 4u] * FINAL);
+            let sum = c / 4u * 4u + r;
+            store(at, sums[sum * LANES + own][c % 4u] * FINAL);
             if (STORES_VALUES == 1u) {
-                store_values(at, sums[SECONDS + sum][c % 4u]);
+                store_values(at, sums[(SECONDS + sum) * LANES + own][c % 4u]);
             }
         }
     }
@@ -58,14 +57,14 @@ fn add(rows: vec4<u32>, head: u32, column: u32, columns: vec4<u32>, other: u32) 
     let w2 = weights(rows.z, head, column, other, p2, seconds[2]);
     let w3 = weights(rows.w, head, column, other, p3, seconds[3]);
     let sees = Seeing(sees4(rows.x, column), sees4(rows.y, column), sees4(rows.z, column), sees4(rows.w, column));
-    add_values(own, columns, other, mat4x4<f32>(w0, w1, w2, w3), sees, false);
+    add_values(0u, columns, other, mat4x4<f32>(w0, w1, w2, w3), sees, false);
     if (STORES_VALUES == 1u) {
-        add_values(SECONDS + own, columns, other, mat4x4<f32>(p0, p1, p2, p3), sees, true);
+        add_values(SECONDS, columns, other, mat4x4<f32>(p0, p1, p2, p3), sees, true);
     }
 }
 
-// Adds the values of 4 columns, or the `second` ones, to the sums from `into` on.
-fn add_values(into: u32, columns: vec4<u32>, other: u32, weights: mat4x4<f32>, sees: Seeing, second: bool) {
+// Adds the values of 4 columns, or the `second` ones, to the sums from `first` on.
+fn add_values(first: u32, columns: vec4<u32>, other: u32, weights: mat4x4<f32>, sees: Seeing, second: bool) {
     let whole = sees_all(sees);
     for (var c = 0u; c < D; c += 4u) {
         let four = mat4x4<f32>(
@@ -75,10 +74,10 @@ fn add_values(into: u32, columns: vec4<u32>, other: u32, weights: mat4x4<f32>, s
             either4(columns.w, other, c, second),
         );
         let more = weighted(four, weights, sees, whole);
-        sums[into + c * LANES] += more[0];
-        sums[into + (c + 1u) * LANES] += more[1];
-        sums[into + (c + 2u) * LANES] += more[2];
-        sums[into + (c + 3u) * LANES] += more[3];
+        sums[(first + c) * LANES + own] += more[0];
+        sums[(first + c + 1u) * LANES + own] += more[1];
+        sums[(first + c + 2u) * LANES + own] += more[2];
+        sums[(first + c + 3u) * LANES + own] += more[3];
     }
 }
 

@@ -43,8 +43,8 @@ PAGE = Target("wgpu", "software", Limits())
 _PORTABLE = Bounds(Limits(), 256 << 20)  # maxBufferSize of WebGPU's default limits
 _SEEDS, _FEW = 256, 64  # seeds that are tried; elements that are stored as they are
 # The sums of one invocation, which no other reads: see `_with_private_sums`.
-_SHARED = "var<workgroup> sums: array<vec4<f32>, QUADS * 4u * LANES>;"
-_PRIVATE = "var<private> sums: array<vec4<f32>, QUADS * 4u>;"
+_SHARED = "var<workgroup> sums: array<vec4<f32>, QUADS * 4u * (1u + STORES_VALUES) * LANES>;"
+_PRIVATE = "var<private> sums: array<vec4<f32>, QUADS * 4u * (1u + STORES_VALUES)>;"
 _CORRECTIONS = ("correction1", "correction2")
 
 
