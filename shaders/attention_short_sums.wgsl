@@ -16,7 +16,7 @@ fn main(
     let own = min(row + lane / 16u, OWN_ROWS - 1u);
     let end = end_column(min(row + 7u, OWN_ROWS - 1u));
     var sums = Sums();
-    var seconds_sums = Sums();
+    var second_sums = Sums();
     for (var other = first_head(head); other < end_head(head); other++) {
         for (var column = first_column(row) / 4u * 4u; column < end; column += 64u) {
             let scores = score4(lane, own, head, column, other);
@@ -29,7 +29,7 @@ fn main(
             if (STORES_VALUES == 1u) {
                 weight[lane] = p;
                 workgroupBarrier();
-                seconds_sums = add_short(lane, seconds_sums, row, column, end, other, chunk, true);
+                second_sums = add_short(lane, second_sums, row, column, end, other, chunk, true);
                 workgroupBarrier();
             }
             weight[lane] = weights(own, head, n, other, p, seconds);
@@ -38,8 +38,8 @@ fn main(
         }
     }
     if (STORES_VALUES == 1u) {
-        write_parts(lane, seconds_sums.low, row, head, chunk, vec4<f32>(1.0), true);
-        write_parts(lane, seconds_sums.high, row + 4u, head, chunk, vec4<f32>(1.0), true);
+        write_parts(lane, second_sums.low, row, head, chunk, vec4<f32>(1.0), true);
+        write_parts(lane, second_sums.high, row + 4u, head, chunk, vec4<f32>(1.0), true);
     }
     write_parts(lane, sums.low, row, head, chunk, vec4<f32>(FINAL), false);
     write_parts(lane, sums.high, row + 4u, head, chunk, vec4<f32>(FINAL), false);

@@ -23,7 +23,7 @@ fn main(
     let count = (end_head(head) - first_head(head)) * blocks;
     var sums = Sums();
     var more = Sums();
-    var seconds_sums = Sums();
+    var second_sums = Sums();
     for (var first = 0u; first < count; first += PARTS) {
         let block = first + part;
         if (PARTS > 1u) {
@@ -47,7 +47,7 @@ fn main(
             weighed.high = weights4(m + 32u, head, n, other, p.high, seconds.high);
         }
         if (STORES_VALUES == 1u) {
-            seconds_sums = add_values(lane, seconds_sums, p, row, column, other, chunk, true);
+            second_sums = add_values(lane, second_sums, p, row, column, other, chunk, true);
         }
         sums = add_values(lane, sums, weighed, row, column, other, chunk, false);
         if (WIDE == 128u) {
@@ -55,7 +55,7 @@ fn main(
         }
     }
     if (STORES_VALUES == 1u) {
-        write(lane, row, head, chunk, seconds_sums, true);
+        write(lane, row, head, chunk, second_sums, true);
     }
     write(lane, row, head, chunk, Sums(sums.low * FINAL, sums.high * FINAL), false);
     if (WIDE == 128u) {
