@@ -31,17 +31,25 @@ _BYTES = {"f32": 4, "u32": 4, "vec2<f32>": 8, "vec4<f32>": 16, "vec4<u32>": 16}
 
 
 def workgroup_bytes(text: str) -> int | None:
-    """Return the bytes of workgroup memory that a text declares; None where a size is no product of numbers."""
+    """Return the bytes of workgroup memory that a text declares; None where a size is no product of numbers, or of sums
+    of numbers in brackets."""
     sizes = {name: int(value) for name, value in _CONSTANT.findall(text)}
     total = 0
     for element, count, single in _DECLARED.findall(text):
-        factors = [f.strip().removesuffix("u") for f in (count or "1").split("*")]
-        numbers = [int(f) if f.isdigit() else sizes.get(f) for f in factors]
+        factors = [_number(f, sizes) for f in (count or "1").split("*")]
         each = _BYTES.get(element or single)
-        if each is None or None in numbers:
+        if each is None or None in factors:
             return None
-        total += each * math.prod(n for n in numbers if n is not None)
+        total += each * math.prod(n for n in factors if n is not None)
     return total if len(_DECLARED.findall(text)) == text.count("\nvar<workgroup>") else None
+
+
+def _number(factor: str, sizes: dict[str, int]) -> int | None:
+    """Return a factor: a number, the name of one, or a sum of such in brackets; None for anything else."""
+    bracketed = re.fullmatch(r"\s*\((.*)\)\s*", factor)
+    terms = [t.strip().removesuffix("u") for t in (bracketed[1].split("+") if bracketed else [factor])]
+    numbers = [int(t) if t.isdigit() else sizes.get(t) for t in terms]
+    return None if None in numbers else sum(n for n in numbers if n is not None)
 
 
 def _memory(text: str) -> Iterator[str]:
@@ -59,6 +67,12 @@ def _also_stored(d: Dispatch) -> Iterator[str]:
         yield (
             f"Beside its result it stores {what} that it has on the way, since later dispatches read {which}: "
             "otherwise another dispatch would read what this one writes (multi-output fusion)."
+        )
+    names = () if d.custom is None else d.custom.results
+    if names:
+        yield (
+            f"Beside its result it stores {' and '.join(f'`{name}`' for name in names)}, which it has on the way: "
+            f"otherwise another dispatch would compute {'it' if len(names) == 1 else 'them'} from the same operands."
         )
 
 

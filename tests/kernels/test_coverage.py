@@ -311,6 +311,21 @@ def test_the_sentence_of_attention_counts_the_parts_of_a_group() -> None:
     assert "parts" not in said_of(dispatch_of(attention_of_many_heads))
 
 
+@pytest.mark.parametrize("target", [Target.portable(), HARDWARE], ids=["portable", "hardware"])
+def test_a_sentence_names_what_a_kernel_stores_besides(target: Target) -> None:
+    """And the memory of its groups, which doubles on software adapters where sums of both are kept."""
+    with Graph() as g:
+        q, k, v = (ops.parameter(name, (70, 32)) for name in "qkv")
+        g.set_outputs([ops.sum_all(ops.square(ops.causal_attention(q, k, v, 4, 4, 8)))])
+    plan = compile(differentiate(g)[0], mode="training", target=target)
+    said = {d.label.split("[")[0]: said_of(d) for d in plan.dispatches}
+    besides = "Beside its result it stores `{}`, which it has on the way: otherwise another dispatch would compute it"
+    assert besides.format("logarithm") in said["CausalAttention"]
+    assert besides.format("values") in said["AttentionGradK"] and "Beside" not in said["AttentionGradQ"]
+    if target is not HARDWARE:
+        assert "uses 1.02 KB of" in said["AttentionGradQ"] and "uses 2.05 KB of" in said["AttentionGradK"]
+
+
 def test_the_sentence_of_an_update_counts_its_parameters() -> None:
     with Graph() as g:
         loss = ops.mean_all(ops.square(ops.matmul(ops.input("x", (4, 6)), ops.parameter("w", (6, 8)))))
@@ -329,7 +344,9 @@ def test_workgroup_memory_is_what_the_text_declares() -> None:
         None,
         52,
     )
-    assert workgroup_bytes("\nvar<workgroup> x: array<f32, unknown(4)>;\n") is None
+    assert workgroup_bytes("\nconst A = 3u;\nvar<workgroup> x: array<f32, 2u * (1u + A) * A>;\n") == 96
+    for size in ("unknown(4)", "(1u + B)", "(1u * 2u)", "1u + 2u"):
+        assert workgroup_bytes(f"\nvar<workgroup> x: array<f32, {size}>;\n") is None
 
 
 # the lines ------------------------------------------------------------------------------------------------------------
