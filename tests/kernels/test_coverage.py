@@ -311,7 +311,7 @@ def test_the_sentence_of_attention_counts_the_parts_of_a_group() -> None:
     assert "parts" not in said_of(dispatch_of(attention_of_many_heads))
 
 
-@pytest.mark.parametrize("target", [Target.portable(), HARDWARE], ids=["portable", "hardware"])
+@pytest.mark.parametrize("target", [Target("wgpu", "software", Limits()), HARDWARE], ids=["software", "hardware"])
 def test_a_sentence_names_what_a_kernel_stores_besides(target: Target) -> None:
     """And the memory of its groups, which doubles on software adapters where sums of both are kept."""
     with Graph() as g:
