@@ -42,7 +42,7 @@ def measured(device: Device) -> Machine:
     """Return the figures of a device: those that are kept, else measured now, quickly, and kept.
 
     Measuring takes 0.2 s on cpu (2 cores), on an NVIDIA H100 and on lavapipe; where a process has compiled no kernel
-    yet, 0.5 s more on the H100 and 0.7 s more on lavapipe (2026-11-24).
+    yet, 0.5 s more on the H100 (2026-11-24) and 0.4 s more on lavapipe, 0.2 of it for the product (2026-11-28).
     """
     name, automatic = _name(device), device.info.automatic
     kept = find_machine(device)

@@ -29,6 +29,7 @@ from gdlab.base.words import natural
 from gdlab.devices.base import Device, DeviceInfo, QueueCounters, Region, SharedBuffers, owner
 from gdlab.devices.buffer_pool import Pool
 from gdlab.devices.fit import Bounds, free_bytes, round_up
+from gdlab.devices.wgpu.c_types import read_types_quickly
 from gdlab.devices.wgpu.held_steps import HoldingPrograms
 from gdlab.devices.wgpu.pass_recording import CLoop
 from gdlab.devices.wgpu.plan_replay import WgpuProgram
@@ -183,11 +184,12 @@ def _wgpu() -> Any:
     wanted = 'wgpu 0.32 (pip install "wgpu==0.32.*") or device="cpu"'
     try:
         import wgpu
-        from wgpu.backends.wgpu_native import extras
+        from wgpu.backends.wgpu_native import extras, ffi
     except (ImportError, OSError, RuntimeError) as error:
         raise DeviceUnavailableError("device", "wgpu", str(error), wanted) from error
     if not wgpu.__version__.startswith("0.32."):  # we call its private C layer
         raise DeviceUnavailableError("device", "wgpu", f"wgpu {wgpu.__version__}", wanted)
+    read_types_quickly(ffi)
     with contextlib.suppress(RuntimeError):  # somebody in this process made the instance before us: theirs will do
         extras.set_instance_extras(backends=BACKENDS)
     return wgpu
