@@ -78,6 +78,46 @@ def test_an_engine_is_made_anew_after_some_runs(monkeypatch: pytest.MonkeyPatch)
     assert len({str(graph) for graph in graphs}) == 1
 
 
+def test_an_iteration_is_asked_for_its_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer of egglog is a dict of all rules or tables; where nothing is new the tables are as they were."""
+    asked, step, new = list[str](), egraph._Engine._step, list[bool]()
+
+    class Noted:
+        def __init__(self, of: Any) -> None:
+            self.of = of
+
+        def __getattr__(self, name: str) -> Any:
+            asked.append(name)
+            return getattr(self.of, name)
+
+        def run_program(self, *commands: Any) -> Any:
+            asked.extend(type(c).__name__ for c in commands)
+            return self.of.run_program(*commands)
+
+    def noted(self: egraph._Engine, rules: str) -> Any:
+        report = step(self, rules)
+        new.extend([report.updated] * (rules == "opt"))
+        return Noted(report)
+
+    run = egraph._Engine.run
+
+    def watched(self: egraph._Engine, request: Any) -> Any:
+        graph, self.graph = self.graph, Noted(self.graph)
+        try:
+            return run(self, request)
+        finally:
+            self.graph = graph
+
+    monkeypatch.setattr(egraph._Engine, "_step", noted)
+    monkeypatch.setattr(egraph._Engine, "run", watched)
+    _, report = optimize(mlp_with_gate(), phase="forward", engine="egglog")
+    assert report.stop_reason == "saturated" and new == [True] * (len(new) - 1) + [False] and len(new) > 1
+    assert asked.count("num_matches_per_rule") == len(new) == len(report.iterations)
+    assert asked.count("PrintSize") == sum(new)
+    last, before = report.iterations[-1], report.iterations[-2]
+    assert (last.enodes, last.eclasses) == (before.enodes, before.eclasses)
+
+
 def test_an_engine_is_named_as_it_is_spelled() -> None:
     with pytest.raises(UnknownNameError, match="one of auto, egglog, fallback"):
         optimize(mlp_with_gate(), phase="forward", engine="worklist")  # type: ignore[arg-type]

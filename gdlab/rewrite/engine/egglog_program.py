@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
@@ -41,7 +41,7 @@ class OpSignature:
     attrs: tuple[str, ...]
     variadic: bool = False
 
-    @property
+    @cached_property
     def egg(self) -> str:
         """Name of its egglog constructor, prefixed: plain op names would collide with egglog's own."""
         name = "o_" + self.op.encode("ascii", "backslashreplace").decode().replace("\\", "_")

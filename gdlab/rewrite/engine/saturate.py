@@ -16,8 +16,9 @@ import tempfile
 import threading
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -312,6 +313,7 @@ class _Engine:
         rules = range(len(self.program.rules))
         found = Saturation(matched=[0 for _ in rules], rule_seconds=[0.0 for _ in rules])
         check, sizes = BudgetCheck(nodes, budget), list[list[int]]()
+        counts, now = dict[str, int](), 0
         frozen: list[Any] = []  # the tables after every iteration, with history after loading too
         if history or not budget.iterations:
             frozen.append(self.graph.freeze().functions)
@@ -319,11 +321,13 @@ class _Engine:
             start = time.perf_counter()
             report = self._step("opt")
             seconds = time.perf_counter() - start
-            self._count(found, report, seconds)
-            counts = dict(self.graph.run_program(self.egg.PrintSize(self.at, None))[0].sizes)
+            matches = report.num_matches_per_rule  # each access makes a dict of all rules
+            self._count(found, matches, report.search_and_apply_time_per_rule, seconds)
+            if report.updated or not sizes:  # else the tables are as large as before
+                counts = dict(self.graph.run_program(self.egg.PrintSize(self.at, None))[0].sizes)
+                now = sum(counts.get(s.egg, 0) for s in self.program.constructors.values()) + counts.get("Leaf", 0)
             sizes.append([counts.get(f"F_{j}", 0) for j in rules])
-            now = sum(counts.get(s.egg, 0) for s in self.program.constructors.values()) + counts.get("Leaf", 0)
-            found.iterations.append((now, 0, sum(report.num_matches_per_rule.values()), seconds))
+            found.iterations.append((now, 0, sum(matches.values()), seconds))
             frozen.append(self.graph.freeze().functions if report.updated or not frozen else frozen[-1])
             if cancelled.is_set():
                 raise EngineFailure("cancelled")
@@ -339,19 +343,21 @@ class _Engine:
         self._count_classes(found, frozen[-len(found.iterations) :] if found.iterations else [], classes)
         return found
 
-    def _count(self, found: Saturation, report: Any, seconds: float) -> None:
+    def _count(
+        self, found: Saturation, matches: Mapping[str, int], spent: Mapping[str, timedelta], seconds: float
+    ) -> None:
         """Add matches and time per rule: the iteration by our clock, divided in proportion to egglog's times.
 
         egglog 13 reports times a thousand times too small, in whole microseconds: where they add up to next to nothing,
         matches share instead.
         """
         names = [f"r_{j}" for j in range(len(self.program.rules))]
-        times = {n: t.total_seconds() for n, t in report.search_and_apply_time_per_rule.items()}
+        times = {n: t.total_seconds() for n, t in spent.items()}
         believable = sum(times.values()) > BELIEVED * seconds
-        shares = times if believable else report.num_matches_per_rule
+        shares: Mapping[str, float] = times if believable else matches
         whole = sum(shares.values()) or 1.0
         for j, name in enumerate(names):
-            found.matched[j] += report.num_matches_per_rule.get(name, 0)
+            found.matched[j] += matches.get(name, 0)
             found.rule_seconds[j] += seconds * shares.get(name, 0) / whole
 
     def _count_classes(self, found: Saturation, frozen: Sequence[Any], last: int) -> None:
