@@ -13,7 +13,7 @@ def read_types_quickly(ffi: Any) -> None:
     """Make an `FFI` parse a type with the typedefs that it names alone.
 
     For each type that it has not seen ("WGPUBindGroupEntry[]"), cffi parses the typedefs of the whole library: 430 of
-    wgpu, 30 to 50 ms, for about 40 types until a first plan has run (cffi 2.1, 2 cores, 2026-11-28). A typedef that a
+    wgpu, 25 to 35 ms, for 40 types until a first plan has run (cffi 2.1, 2 cores, 2026-11-28). A typedef that a
     text does not name never changes what it means. An `FFI` that is made otherwise stays as it is.
     """
     parser: Any = getattr(ffi, "_parser", None)  # private: an FFI in C has none
