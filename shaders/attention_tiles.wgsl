@@ -36,7 +36,7 @@ fn outer(a: vec4<f32>, b: vec4<f32>) -> mat4x4<f32> {
 // By what the place of a quad is changed in the four steps from `step` on, so that neighbours that store different steps,
 // or different quads, meet different banks.
 fn turned(step: u32) -> u32 {
-    return (step >> 2u & 1u) << 2u | (step >> 3u & 3u);
+    return (((step >> 2u) & 1u) << 2u) | ((step >> 3u) & 3u);
 }
 
 fn multiply(lane: u32, before: Sums, steps: u32) -> Sums {
@@ -44,8 +44,8 @@ fn multiply(lane: u32, before: Sums, steps: u32) -> Sums {
     var high = before.high;
     for (var step = 0u; step < steps; step += 4u) {
         let by = turned(step);
-        let left = tile_of(part) + step * 16u + (lane / 16u ^ by);
-        let right = tile_of(part) + 512u + step * 16u + (lane % 16u ^ by);
+        let left = tile_of(part) + step * 16u + ((lane / 16u) ^ by);
+        let right = tile_of(part) + 512u + step * 16u + ((lane % 16u) ^ by);
         let b0 = tile[right];
         low += outer(tile[left], b0);
         high += outer(tile[left + 8u], b0);
@@ -75,7 +75,7 @@ fn step_of(lane: u32) -> u32 {
 fn keep(lane: u32, rows: mat4x4<f32>, columns: mat4x4<f32>) {
     let left = transpose(rows);
     let right = transpose(columns);
-    let at = tile_of(part) + step_of(lane) * 16u + (quad_of(lane) / 4u ^ turned(step_of(lane)));
+    let at = tile_of(part) + step_of(lane) * 16u + ((quad_of(lane) / 4u) ^ turned(step_of(lane)));
     tile[at] = left[0];
     tile[at + 16u] = left[1];
     tile[at + 32u] = left[2];

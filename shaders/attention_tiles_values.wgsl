@@ -28,7 +28,7 @@ fn add_values(lane: u32, before: Sums, weights: Sums, row: u32, column: u32, oth
         tile[into + 256u + (quad ^ turned(step + 16u))] = v2;
         tile[into + 384u + (quad ^ turned(step + 24u))] = v3;
         if (lane % 16u / 8u == half) {
-            let at = tile_of(part) + lane % 8u * 64u + (lane / 16u ^ turned(lane % 8u * 4u));
+            let at = tile_of(part) + lane % 8u * 64u + ((lane / 16u) ^ turned(lane % 8u * 4u));
             tile[at] = low[0];
             tile[at + 8u] = high[0];
             tile[at + 16u] = low[1];
@@ -63,8 +63,8 @@ fn multiply_seen(lane: u32, before: Sums, row: u32, column: u32) -> Sums {
     for (var step = 0u; step < 32u; step++) {
         let n = vec4<u32>(column + step);
         let by = turned(step);
-        let left = tile_of(part) + step * 16u + (lane / 16u ^ by);
-        let b = tile[tile_of(part) + 512u + step * 16u + (lane % 16u ^ by)];
+        let left = tile_of(part) + step * 16u + ((lane / 16u) ^ by);
+        let b = tile[tile_of(part) + 512u + step * 16u + ((lane % 16u) ^ by)];
         low += outer_seen(tile[left], b, (n >= first_low) & (n < end_low));
         high += outer_seen(tile[left + 8u], b, (n >= first_high) & (n < end_high));
     }

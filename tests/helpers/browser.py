@@ -76,6 +76,8 @@ PYTHON = {"kernelspec": {"name": "python3", "display_name": "Python 3", "languag
 
 # Errors that are the host's own: Notebook 7 logs this one with gdlab disabled, too.
 ALLOWED = {"notebook": re.compile(r"page error: .*reading 'schema'")}
+# JupyterLab says it of a kernel that is ended (by `CLOSE`) while it asks it something.
+ENDED = re.compile(r"page error: (Error: )?Canceled future for \w+ message before replies were done")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +192,7 @@ class Watch:
     def judged(self, pages: list[Page]) -> list[str]:
         """Return the faults that are not the host's own."""
         hosts = [pattern for app, pattern in ALLOWED.items() if any(f"/{app}s/" in page.url for page in pages)]
-        return [fault for fault in self.faults if not any(each.match(fault) for each in (*hosts, *self.allowed))]
+        return [fault for fault in self.faults if not any(each.match(fault) for each in (ENDED, *hosts, *self.allowed))]
 
     def on(self, context: BrowserContext) -> None:
         context.on("console", self.on_console)
@@ -419,10 +421,19 @@ def show(page: Page, server: Server, name: str) -> None:
 
 
 # Close all documents of the application without a question, and end their kernels.
+# A kernel that is about to start anew cannot be ended at once: the server says so, and is asked again.
 CLOSE = """async () => {
-  const {shell, serviceManager} = window.jupyterapp;
+  const {shell, serviceManager: {sessions}} = window.jupyterapp;
   for (const each of [...shell.widgets('main')]) each.dispose();
-  await serviceManager.sessions.shutdownAll();
+  for (let left = 20; ; left--) {
+    try {
+      return await sessions.shutdownAll();
+    } catch (error) {
+      if (!left) throw error;
+      await new Promise(resolve => setTimeout(resolve, 250));
+      await sessions.refreshRunning();
+    }
+  }
 }"""
 
 
