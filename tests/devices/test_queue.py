@@ -19,7 +19,7 @@ from gdlab.base.errors import SessionError
 from gdlab.devices.base import BufferCopy, Clear, Copy, owner
 from gdlab.devices.buffer_pool import Pool, size_class
 from gdlab.devices.cpu.cpu_queue import CpuQueue
-from gdlab.devices.wgpu import wgpu_device
+from gdlab.devices.wgpu import readback, wgpu_device
 from gdlab.devices.wgpu import wgpu_queue as room
 from gdlab.devices.wgpu.readback import Fence
 from gdlab.devices.wgpu.wgpu_queue import FIRST_PART, PART_BYTES, WgpuQueue
@@ -94,6 +94,27 @@ def test_a_list_goes_whole_while_the_adapter_has_something_else_to_do(
     monkeypatch.undo()
     on_owner(program.wait)
     assert program.counters.dispatches == 4 * MANY
+
+
+def test_what_has_been_waited_for_keeps_the_adapter_busy_no_more(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """wgpu brings the bytes of a submission before it says that nothing is under way."""
+    program = load(chain())
+    gpu, landings = program.gpu, [on_owner(program.queue.readback, 4) for _ in range(2)]
+    monkeypatch.setitem(readback.SPIN_SECONDS, gpu.adapter_class, 10.0)  # no sleep until a certain submission has run
+    poll = gpu.raw.DevicePoll
+    for early, landing in zip((False, True), landings, strict=True):
+        monkeypatch.setattr(gpu.raw, "DevicePoll", lambda *given: 0)  # brings nothing
+        on_owner(lambda end=landing: program.step(None, landing=end))  # type: ignore[misc]
+        monkeypatch.setattr(gpu.raw, "DevicePoll", lambda *given: poll(*given) * 0)  # never says that nothing is left
+        while early and not landing.ready:
+            on_owner(gpu.poll)
+        assert landing.ready == early and gpu.ended < gpu.submitted
+        on_owner(landing.wait)
+        assert gpu.ended == gpu.submitted and not on_owner(program.queue._is_busy)
+    monkeypatch.undo()
+    on_owner(program.wait)
 
 
 @pytest.mark.parametrize("count", [1, 31, 32, 63, 64, 95, 96, 97, 300])

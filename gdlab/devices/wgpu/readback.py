@@ -162,9 +162,12 @@ class WgpuReadback(Readback):
     def wait(self) -> None:
         """Wait for the submission: spin first, then sleep. Of a released one the memory may wait for another step by
         now: this returns at once."""
-        if self.submission == RELEASED or self.mapped.status == SUCCESS:
-            return
         gpu = self.mapped.gpu
+        if self.submission == RELEASED:
+            return
+        if self.mapped.status == SUCCESS:
+            gpu.ended = max(gpu.ended, self.submission)
+            return
         gpu.alive(self.where)  # the mapped range of a lost device ends the process
         _await(gpu, self.submission, lambda: self.mapped.status != 0, self.pace)
         deadline = time.perf_counter() + PATIENCE_SECONDS
@@ -173,6 +176,7 @@ class WgpuReadback(Readback):
         if self.mapped.status != SUCCESS:
             given = f"map status {self.mapped.status}"
             raise SessionError(self.where, "reading back", given, "a device that is alive")
+        gpu.ended = max(gpu.ended, self.submission)
 
     def view(self) -> memoryview:
         """Return the mapped bytes."""
