@@ -1,8 +1,8 @@
-// One invocation: 4 rows of one head. For each 4 columns it makes the weights anew from the scores and the saved
-// logarithms, and adds up the columns' values so weighted. STORES_VALUES: and second values, weighted by P alone, whose
-// sums lie behind the others.
+// Where the sums of second values begin, behind the others, in dispatches that store them, too.
 const SECONDS = QUADS * 4u * STORES_VALUES;
 
+// One invocation: 4 rows of one head. For each 4 columns it makes the weights anew from the scores and the saved
+// logarithms, and adds up the columns' values so weighted. STORES_VALUES: and second values, weighted by P alone.
 fn unit(u: u32) {
     let head = u % OWN_HEADS;
     let first = u / OWN_HEADS * 4u;
