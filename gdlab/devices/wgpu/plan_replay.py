@@ -353,13 +353,13 @@ class WgpuProgram(Program):
         before = series.write(where, calls)
         self.queue.scalars_are(None)  # theirs lie elsewhere
         items: list[Item] = [
-            *before, *series.recorded([call.whole for call in calls]), *series.copies_home(len(calls))
+            *before, *series.recorded([call.whole for call in calls]), *series.copies_home()
         ]  # fmt: skip
         if series.losses is None:
             return self.queue.submit(where, items, Fence(self.gpu), counted=counted)
         readback = self.queue.readback(len(calls) * series.loss_stride)
         self._send(where, [*items, Copy(series.losses, 0, readback, 0, readback.nbytes)], readback, counted)
-        self._await_losses(steps, readback, series.loss_stride)
+        self._await_losses(steps[::-1], readback, series.loss_stride)
 
     def _series_of(self, fed: tuple[int, ...], count: int, upload_bytes: int) -> StepSeries:
         held = self.series.get(fed)
@@ -513,8 +513,8 @@ class WgpuProgram(Program):
             try:
                 readback.wait()
                 numbers = readback.floats
-                for k, step in enumerate(steps):
-                    self.readable.append((step, numbers[k * stride // 4]))
+                found = [(step, numbers[k * stride // 4]) for k, step in enumerate(steps)]
+                self.readable.extend(sorted(found))  # a series begins with the last one
             finally:
                 self.queue.retire(readback)
 
