@@ -57,8 +57,8 @@ def counting_long() -> ExecutionPlan:
 
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Record of a step but its first part ahead: the whole writes two memories of 256 bytes, the first part one."""
-    monkeypatch.setattr(wgpu_queue, "AHEAD_BYTES", 256)
+    """Record of a step but its first part ahead."""
+    monkeypatch.setattr(WgpuRecorded, "_is_cheap", lambda self, bounds: len(bounds) <= FIRST_PART)
 
 
 def noted_calls(program: WgpuProgram, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -102,12 +102,32 @@ def test_of_a_long_step_the_first_part_is_submitted_before_anything_is_recorded(
     assert (counters.submissions, counters.dispatches, counters.workgroups) == (1 + 3 * 3, 4 * MANY, 4 * MANY)
 
 
+@pytest.mark.parametrize("most", [256, 255])
+def test_a_third_of_a_long_step_is_recorded_ahead_where_it_is_cheap(
+    most: int, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole writes two memories of 256 bytes, all before its end only one: then the rest takes one part."""
+    monkeypatch.setattr(wgpu_queue, "AHEAD_BYTES", most)
+    program = load(counting_long())
+    calls = noted_calls(program, monkeypatch)
+    for _ in range(2):
+        steps(program, 1)
+        on_owner(program.wait)
+    calls.clear()
+    steps(program, 1)
+    assert calls == (["send", "record", "send", "record"] if most == 256 else ["record", "send"] * 3)
+    parts = program.ahead[True].parts if most == 256 else []
+    assert [len(item) for part in parts for item in part if not isinstance(item, Copy)] == [MANY // 3, 86][: len(parts)]
+    assert on_owner(program.losses, True) == [(k, k * (MANY - 1.0)) for k in range(1, 4)]
+
+
 def test_the_rest_of_a_long_step_goes_at_once_while_the_adapter_has_something_else_to_do(
     load: Load, monkeypatch: pytest.MonkeyPatch, in_parts: None
 ) -> None:
     program = load(counting_long())
-    steps(program, 2)
-    on_owner(program.wait)
+    for _ in range(2):
+        steps(program, 1)
+        on_owner(program.wait)
     monkeypatch.setattr(program.gpu, "poll", lambda *given: None)  # nothing is known to have ended from now on
     calls = noted_calls(program, monkeypatch)
     for wanted in (["send", *["record", "send"] * 2, "record"], *[["send", "record", "send", "record"]] * 2):
@@ -147,12 +167,13 @@ def test_an_error_behind_the_first_part_of_a_long_step(
     """It leaves what one leaves where nothing was recorded ahead: the parts before it have run, and no step is
     counted."""
     if not ahead:
-        monkeypatch.setattr(wgpu_queue, "AHEAD_BYTES", -1)
+        monkeypatch.setattr(WgpuRecorded, "_is_cheap", lambda self, bounds: False)
     program = load(counting_long())
     numbers = np.full(8, 3, np.float32)
     on_owner(program.step, np.full(8, 1, np.float32))
     on_owner(program.step, np.full(8, 2, np.float32))
     on_owner(program.wait)
+    losses = on_owner(program.losses, True)
     record, recorded = program.gpu.record, list[int]()
 
     def refused(*given: Any) -> Any:
@@ -173,7 +194,8 @@ def test_an_error_behind_the_first_part_of_a_long_step(
     done = 2.0 * (MANY - 1) + 32 + 64
     assert on_owner(program.download, 0).tolist() == [done]
     assert numbers_behind(program, numbers) == [3.0] * 8
-    assert on_owner(program.losses, True) == [(1, MANY - 1.0), (2, 2.0 * (MANY - 1)), (3, done + MANY - 1)]
+    losses += on_owner(program.losses, True)
+    assert losses == [(1, MANY - 1.0), (2, 2.0 * (MANY - 1)), (3, done + MANY - 1)]
 
 
 def numbers_behind(program: WgpuProgram, numbers: Any) -> list[float]:

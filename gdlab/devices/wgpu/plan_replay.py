@@ -244,12 +244,12 @@ class WgpuProgram(Program):
         if ahead is None or self.stamps is not None:
             self._submit(where, list, scalars, self._losses_of(number), self.stamps, counted=counted)
         else:
-            self._harvest(False)
             try:
                 self.queue.submit_ahead(where, ahead, scalars, counted)
             finally:
                 if ahead.is_submitted:
                     del self.ahead[whole]
+            self._harvest(False)  # the adapter works meanwhile
             self._await_losses(self._losses_of(number), ahead.readback)
         if again and list.ahead and not self.lent:
             try:
@@ -528,8 +528,7 @@ class WgpuProgram(Program):
 
     def wait(self) -> None:
         self._settle("wait")
-        self.queue.wait()
-        self._harvest(True)
+        self.queue.wait()  # losses are taken when they are asked for, or behind the next step
 
     # data -------------------------------------------------------------------------------------------------------------
     def _memory_of(self, buffer: int) -> Any:
