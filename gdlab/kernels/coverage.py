@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gdlab.base.types import Shape
@@ -191,7 +191,10 @@ def _custom(d: Dispatch) -> Coverage:
     c = d.custom
     assert c is not None  # the table asks by kernel
     found = next((made for rule in _RULES if (made := rule(d, c, dict(c.integers))) is not None), None)
-    return found or Coverage("pieces", (1, 1, c.units), (1, 1), d.params[0], reads=_any(d, c))
+    found = found or Coverage("pieces", (1, 1, c.units), (1, 1), d.params[0], reads=_any(d, c))
+    known = {each.operand for each in found.reads}
+    before = _chain_reads(d, "prologue", math.prod(d.operands[0].shape)) if d.prologue else ()
+    return replace(found, reads=(*found.reads, *(each for each in before if each.operand not in known)))
 
 
 Sizes = dict[str, int]

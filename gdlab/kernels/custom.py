@@ -20,8 +20,20 @@ import math
 import re
 
 from gdlab.base.types import DType
-from gdlab.kernels.pieces import Bindings, WgslText, chain_operands, may_be_wide, shader, widened, written_out
-from gdlab.kernels.stores import constants, scalar_functions, store, store4, whole_file
+from gdlab.kernels.pieces import (
+    STORE,
+    Bindings,
+    WgslText,
+    call,
+    chain_function,
+    chain_operands,
+    may_be_wide,
+    read_part,
+    shader,
+    widened,
+    written_out,
+)
+from gdlab.kernels.stores import constants, four_calls, scalar_functions, store, store4, whole_file
 from gdlab.plan.dispatch import Custom, Dispatch, Operand
 
 
@@ -36,7 +48,10 @@ def custom(text: WgslText, d: Dispatch) -> None:
     named = list(zip(c.names, d.operands, strict=False))
     uses = [(o.buffer, _is_wide(o) and f"{name}_four" in called) for name, o in named]
     uses += [(d.operands[k].buffer, by_four and may_be_wide(d.operands[k])) for k in chain_operands(d.epilogue)]
-    bindings = Bindings(d, widened([*uses, *((r.buffer, by_four) for r in d.stored)]))
+    reads_four = f"{c.names[0]}_four" in called if c.names else False
+    uses += [(d.operands[k].buffer, reads_four and may_be_wide(d.operands[k])) for k in chain_operands(d.prologue)]
+    read = [] if d.read_result is None else [(d.read_result.buffer, reads_four)]
+    bindings = Bindings(d, widened([*uses, *read, *((r.buffer, by_four) for r in d.stored)]))
     bindings.declare(text)
     integers = dict(c.integers)
     if "EACH" in integers:  # the schedule may share a row between more invocations than the op had in mind
@@ -46,8 +61,11 @@ def custom(text: WgslText, d: Dispatch) -> None:
         kind, values = f"array<u32, {len(table)}>", ", ".join(f"{v}u" for v in table)
         text.add(f"var<private> {name}: {kind} = {kind}({values});")
     scalar_functions(text, d)
-    for name, operand in named:
-        _accessors(text, name, operand, bindings, called, c)
+    for k, (name, operand) in enumerate(named):
+        if k == 0 and (d.prologue or d.read_result is not None):
+            _chain_accessors(text, d, name, bindings, called, c.node)
+        else:
+            _accessors(text, name, operand, bindings, called, c)
     _absent(text, called, c, bindings.type)
     _statistics(text, files, called - _defined(files), c, bindings, d)
     (store4 if by_four else store)(text, d, bindings, c.node)
@@ -93,6 +111,29 @@ def _is_wide(operand: Operand) -> bool:
 
 def _main(c: Custom, lanes: int) -> str:
     return "unit_alone.wgsl" if not c.length else "unit_lanes.wgsl" if lanes > 1 else "unit_lane.wgsl"
+
+
+def _chain_accessors(text: WgslText, d: Dispatch, name: str, bindings: Bindings, called: set[str], node: int) -> None:
+    """Write `x_at` or `x_four` of the first operand, which is the value of a chain, and may be stored as it is read."""
+    used, stored = chain_operands(d.prologue) or [0], d.read_result
+    if d.prologue:
+        chain_function(text, "before", d.prologue, (), "f32")
+    by_four = f"{name}_four" in called
+    text.add(f"fn {name}_four(i: u32) -> vec4<f32> {{" if by_four else f"fn {name}_at(i: u32) -> f32 {{")
+    for k in used:
+        read = bindings.four(d.operands[k]) if by_four else bindings.at(d.operands[k])
+        with text.working(read_part(k)):
+            text.add(f"    let x{k} = {read};", node)
+    loads = [f"x{k}" for k in used]
+    value = call("before", (), loads) if d.prologue else loads[0]
+    if by_four and d.prologue:
+        value = f"vec4<f32>({', '.join(four_calls('before', (), loads))})"
+    text.add(f"    let value = {value};", node)
+    if stored is not None:
+        place = f"{bindings.variable[stored.buffer]}[{'i / 4u' if by_four else 'i'}]"
+        with text.working(STORE):
+            text.add(f"    {place} = value;", stored.node)
+    text.add("    return value;\n}\n", node)
 
 
 def _accessors(text: WgslText, name: str, operand: Operand, bindings: Bindings, called: set[str], c: Custom) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from gdlab.base.words import nbytes, plural, sig, whole
+from gdlab.base.words import listed, nbytes, plural, sig, whole
 from gdlab.kernels.coverage import Coverage, Loop, coverage
 from gdlab.kernels.workgroup_tiles import Tiling
 from gdlab.plan.dispatch import Custom, Dispatch, Matmul, Operand
@@ -317,6 +317,10 @@ def _custom(d: Dispatch, covered: Coverage) -> Iterator[str]:
             f"Operand 0 is a product in {parts} parts of K: each of its values is the sum of {parts}, made as it is "
             "read, so that no dispatch has to add the parts first."
         )
+    if d.prologue:
+        yield f"What the kernel works on is made of it on the way, by {listed([line.op for line in d.prologue])}."
+    if d.read_result is not None:
+        yield "It stores what it reads so, once, for the dispatches behind it that read the same."
     if "OWN_HEADS" in n:
         yield from _attention(d, covered, n, covered.loop)
     elif (

@@ -117,8 +117,8 @@ class Shader:
     constants alone, never from data, and stay inside the operands. `statistics`: what it can write besides, so that
     other ops of the same operands need no kernels of their own. `fold`: a second dispatch, whose operand `chunks` is
     what this one wrote, where its work is `partial`. `as_read`: x · w / √(mean x² + eps) of each row of operands x and
-    w, which a product of few rows may compute as it reads them. `each_once`: it reads every element of operand 0 once,
-    whatever its form, so that it may as well add up the parts of a product there.
+    w, which a product of few rows may compute as it reads them. `each_once`: this form, or every form of a kernel,
+    reads each element of operand 0 once, so that it may as well add up the parts of a product there.
     """
 
     file: str

@@ -72,7 +72,7 @@ def row_kernel(
 ) -> Shader:
     """Return the kernel `{name}.wgsl`, with the file that it `calls`; on hardware `{name}_rows.wgsl`, which keeps rows
     in registers; with `fours`, `{name}_fours.wgsl` on software adapters. What they store besides: `statistics`."""
-    rows = Shader(f"{name}_rows.wgsl", _row_work(passes, True), in_bounds=True)
+    rows = Shader(f"{name}_rows.wgsl", _row_work(passes, True), in_bounds=True, each_once=True)
     by_four = Shader(f"{name}_fours.wgsl", _fours_work(passes), in_bounds=True) if fours else None
     work = _row_work(passes, False)
     return Shader(

@@ -11,7 +11,7 @@ from gdlab.op import REGISTRY, Contraction, Elementwise, Leaf, Movement, Reducti
 from gdlab.plan.dispatch import Matmul
 from gdlab.plan.labels import display
 from gdlab.plan.records import MissedFusion
-from gdlab.plan.spread import doubles, normalizes, product_kernel
+from gdlab.plan.spread import doubles, form_of, normalizes, product_kernel
 from gdlab.plan.target import CompileOptions, Limits, Target
 from gdlab.plan.terms import Term, Terms
 
@@ -38,7 +38,9 @@ class TermCluster:
     ranges: list[int] = field(default_factory=list)  # terms it writes instead of the core: columns of it
     statistics: list[int] = field(default_factory=list)  # terms it writes besides: values that the core computes
     stored: list[int] = field(default_factory=list)  # and those of core, dual and epilogue that others read, too
-    added_later: bool = False  # whether the one dispatch that reads it can add up its parts, if it is in several
+    added_later: bool = False  # whether a dispatch that reads it can add up its parts, if it is in several
+    sums: TermCluster | None = None  # a product with a chain, or with more readers: this makes it of its parts
+    stores_sum: bool = False  # whether others read that, too
     reads: dict[int, None] = field(default_factory=dict)  # terms with buffers of their own
 
     @property
@@ -138,7 +140,8 @@ class Clusters:
         for cluster in self.all:
             for terms in (cluster.prologue, cluster.epilogue, cluster.stored):
                 terms.sort()
-            cluster.added_later = self._is_added_later(cluster)
+        for cluster in self.all:
+            self._add_later(cluster)
         self.missed.reverse()
         return self.all
 
@@ -178,15 +181,42 @@ class Clusters:
         for other, _, _ in operand_terms(term, self.terms):
             host.reads[other] = None
 
-    def _is_added_later(self, cluster: TermCluster) -> bool:
-        """Return whether a cluster is a product alone that one kernel reads, each element once."""
-        root, readers = self.terms.terms[cluster.root], self.needs.edges[cluster.root]
-        alone = isinstance(root.op.kernel, Contraction) and len(readers) == 1  # no chain, no ranges
-        if not alone or self.needs.protected[root.id] or not self.target.merges:
+    def _add_later(self, cluster: TermCluster) -> None:
+        """Leave the parts of a product, if it is in several, to the first kernel that reads it, which must read each
+        element once: it runs the product's chain, too, and stores what others read."""
+        root = self.terms.terms[cluster.root]
+        edges = [e for e in self.needs.edges[root.id] if not self._is_statistic(e.reader)]
+        is_product = cluster.core >= 0 and isinstance(self.terms.terms[cluster.core].op.kernel, Contraction)
+        more = cluster.ranges or cluster.stored or cluster.dual >= 0 or cluster.prologue
+        if not is_product or more or not edges or self.needs.protected[root.id] or not self.target.merges:
+            return
+        first = min(edges, key=self._place_of)
+        core, host = self.terms.terms[first.reader], self.of[first.reader]
+        behind = all(self._place_of(e) > self._place_of(first) for e in edges if e is not first)
+        if host is None or host.core != core.id or not behind or not self._reads_each_once(core, root):
+            return
+        if cluster.epilogue or len(edges) > 1:
+            chain = {t for m in cluster.epilogue for t, _, _ in operand_terms(self.terms.terms[m], self.terms)}
+            reads = {*host.reads, *chain} - {root.id, *cluster.members}
+            alike = (core.type.num_elements, core.backward) == (root.type.num_elements, root.backward)
+            count = len(reads) + 3 + len(host.statistics) + len(host.stored)  # the parts, both results
+            if not alike or count > self.limits.storage_buffers:
+                return
+            host.sums, host.stores_sum = cluster, len(edges) > 1
+        cluster.added_later = True
+
+    def _is_statistic(self, term: int) -> bool:
+        """Return whether a term is written by the kernel of another one, which reads the same operands."""
+        host = self.of[term]
+        return host is not None and term in host.statistics
+
+    def _reads_each_once(self, core: Term, root: Term) -> bool:
+        """Return whether the kernel of `core` reads a term as its first operand alone, each element once."""
+        kernel, reads = core.op.kernel, [self.terms.base[i] for i in core.inputs]
+        if not isinstance(kernel, Shader) or reads[0] != root.id or root.id in reads[1:]:
             return False
-        reader = self.terms.terms[readers[0].reader]
-        reads = [self.terms.base[i] for i in reader.inputs]
-        return isinstance(reader.op.kernel, Shader) and reader.op.kernel.each_once and reads[0] == root.id
+        types = tuple(self.terms.terms[i].type for i in core.inputs)
+        return kernel.each_once or form_of(kernel, types, core.type, dict(core.attrs), self.target)[0].each_once
 
     def _computed_in(self, term: Term) -> tuple[list[TermCluster], bool]:
         """Return the products that compute a term as they read it, and whether nothing else reads it. Beside other

@@ -37,9 +37,9 @@ class Operand:
 @dataclass(frozen=True, slots=True)
 class Arg:
     """An operand of a point op: operand k of the dispatch, point op k before it, the accumulator, that of the second
-    product (`Matmul.dual`), or a literal."""
+    product (`Matmul.dual`), or a literal. Of a result also what a kernel reads as its first operand ("read")."""
 
-    kind: Literal["operand", "op", "acc", "dual", "literal"]
+    kind: Literal["operand", "op", "acc", "dual", "literal", "read"]
     index: int = 0
     value: float = 0.0
 
@@ -164,7 +164,8 @@ class Columns:
 class Result:
     """A tensor that a dispatch writes in full: its buffer, its type, the node whose value it is (−1: of none, a partial
     sum or a state), its `columns` where a product is stored in ranges, and its `value` where that is another than the
-    last of the epilogue: what the core computes ("acc", "dual"), or a line of the epilogue ("op")."""
+    last of the epilogue: what the core computes ("acc", "dual"), a line of the epilogue ("op"), or of a `custom` core
+    what it reads as operand 0 ("read")."""
 
     buffer: int
     type: TensorType
@@ -222,13 +223,14 @@ class Dispatch:
     """One kernel launch.
 
     The core (`reduce`, `matmul`, `gather`, `custom`, `update`; none for `pointwise`) reads operand 0 (1 too for a
-    product, all of its own for a `custom` one and an `update`), or the last value of `prologue`, a chain evaluated per
-    element read; `epilogue` is a chain on its result (`acc`), evaluated per element written. A `pointwise` dispatch is
-    its `epilogue` alone. Each of `results` is written in full: the first by the epilogue, or where they have `columns`
-    each range of columns by it; the others of a `custom` core by its file (`Custom.results` are their names there);
-    those with a `value` of their own, behind them, by the epilogue. Columns of no result are not stored. The results
-    of an `update` are its parameters. `in_place` (read and written through one binding) occurs in updates and cache
-    writes. `params` are the numbers of the variant: rows and columns of a tile, or results and lanes of a group.
+    product, all of its own for a `custom` one and an `update`), or instead of operand 0 the last value of `prologue`, a
+    chain evaluated per element read; `epilogue` is a chain on its result (`acc`), evaluated per element written. A
+    `pointwise` dispatch is its `epilogue` alone. Each of `results` is written in full: the first by the epilogue, or
+    where they have `columns` each range of columns by it; the others of a `custom` core by its file (`Custom.results`
+    are their names there); those with a `value` of their own, behind them, by the epilogue or as the core reads them.
+    Columns of no result are not stored. The results of an `update` are its parameters. `in_place` (read and written
+    through one binding) occurs in updates and cache writes. `params` are the numbers of the variant: rows and columns
+    of a tile, or results and lanes of a group.
     """
 
     index: int
@@ -302,7 +304,13 @@ class Dispatch:
     def stored(self) -> tuple[Result, ...]:
         """The results that the epilogue writes: all in ranges of columns, or the first and those with a value of their
         own, which have its size and dtype."""
-        return tuple(r for k, r in enumerate(self.results) if k == 0 or r.columns is not None or r.value is not None)
+        first, *others = self.results
+        return first, *(r for r in others if r.columns is not None or (r.value is not None and r.value.kind != "read"))
+
+    @cached_property
+    def read_result(self) -> Result | None:
+        """The result that a `custom` core stores as it reads operand 0, if any."""
+        return next((r for r in self.results if r.value is not None and r.value.kind == "read"), None)
 
     @property
     def output(self) -> int:

@@ -51,6 +51,12 @@ def reduce(r: Reduce, chain: Sequence[PointOp]) -> str:
     return f"{name}{inside}[{r.outer}x{r.length}x{r.inner}]"
 
 
+def custom(op: str, chain: Sequence[PointOp], extents: str) -> str:
+    """Label a kernel with a shader file: `RmsNorm[512x1024]`; with the ops before it `RmsNorm(add)[512x1024]`."""
+    inside = f"({names([p.op for p in chain], ',')})" if chain else ""
+    return f"{display(op)}{inside}[{extents}]"
+
+
 def update(rule: str, sizes: Sequence[int]) -> str:
     """Label an update: `Adam[200704]`; of several parameters `Adam[6 parameters, 235,146]`; `rule` is its label."""
     if len(sizes) == 1:

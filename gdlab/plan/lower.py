@@ -32,7 +32,7 @@ from gdlab.plan.parts import Parts, fold_stages
 from gdlab.plan.records import BufferKind, MissedFusion, PlanBuffer
 from gdlab.plan.schedule import before_reordering, numbered, scheduled
 from gdlab.plan.spread import Schedule
-from gdlab.plan.target import CompileOptions, Limits, Target
+from gdlab.plan.target import CompileOptions, Target
 from gdlab.plan.terms import Term, Terms, movement_of, terms_of
 
 COPY = "copy"
@@ -60,7 +60,7 @@ class Lowered:
 
     def home_of(self, term: int) -> tuple[int, int]:
         """Return the buffer that a core reads a term from, and the number of parts in which it lies there."""
-        return self.parts_of.get(term) or (self.buffer_of[term], 1)
+        return (self.buffer_of[term], 1) if term in self.buffer_of else self.parts_of[term]
 
     def output_buffer(self, node: int) -> int:
         """Return the buffer that an output is read from: of a leaf or an alias of one, its copy."""
@@ -195,8 +195,18 @@ class Lowering:
             self._emit_custom(root, core, kernel, parts)
         else:
             self._emit_gather(root, core, parts)
-        for member in cluster.members:
+        later = cluster.epilogue if cluster.root in self.out.parts_of else []
+        for member in [*self._chain_before(cluster), *(t for t in cluster.members if t not in later)]:
             self.out.dispatch_of.setdefault(member, len(self.out.dispatches) - 1)  # a norm: where it is stored
+
+    def _chain_before(self, cluster: TermCluster) -> list[int]:
+        """Return the chain on a product in parts that a cluster runs as it reads them."""
+        return cluster.sums.epilogue if cluster.sums is not None and cluster.sums.root in self.out.parts_of else []
+
+    def _sum_stored(self, cluster: TermCluster) -> list[int]:
+        """Return the product in parts, or the end of its chain, that a cluster stores as it reads it."""
+        made = cluster.sums is not None and cluster.stores_sum and cluster.sums.root in self.out.parts_of
+        return [cluster.sums.root] if cluster.sums is not None and made else []
 
     def _emit_pointwise(self, root: Term, parts: Parts) -> None:
         chain = parts.epilogue()
@@ -264,6 +274,7 @@ class Lowering:
         cluster, terms = parts.cluster, self.terms.terms
         if not cluster.ranges:
             own = dict.fromkeys((root.id, *cluster.statistics)) | {t: parts.made(t) for t in cluster.stored}
+            own |= {t: Arg("read") for t in self._sum_stored(cluster)}
             return tuple(Result(self._result(terms[t]), terms[t].type, terms[t].node, None, v) for t, v in own.items())
         width, results = self.terms.terms[cluster.core].type.shape[1], []
         for term in (self.terms.terms[t] for t in cluster.ranges):
@@ -318,12 +329,13 @@ class Lowering:
         parts.read_whole(core.inputs)
         if work.partial and form.fold is not None:
             custom, work = self._emit_partial(root, core, form.fold, custom, work, parts)
+        before = parts.before(self._chain_before(parts.cluster))
         chain = parts.epilogue()
         shape = f"{work.units}x{work.length}" if work.length else "x".join(map(str, core.type.shape))
-        label = f"{labels.display(core.op.name)}[{work.extents or shape}]" + labels.suffix(chain)
+        label = labels.custom(core.op.name, before, work.extents or shape) + labels.suffix(chain)
         self._emit(
-            "custom", root, parts, label, spread.custom(custom, self.target), epilogue=chain, custom=custom,
-            scalars=kernel.scalars, flops=work.flops + core.type.num_elements * len(chain),
+            "custom", root, parts, label, spread.custom(custom, self.target), prologue=before, epilogue=chain,
+            custom=custom, scalars=kernel.scalars, flops=work.flops + core.type.num_elements * len((*before, *chain)),
         )  # fmt: skip
 
     def _emit_partial(
@@ -359,17 +371,8 @@ class Lowering:
 
     def _form(self, core: Term, kernel: Shader) -> tuple[Shader, Work]:
         """Return the form of a kernel that fits the target, and its work."""
-        types, attrs = tuple(self.terms.terms[i].type for i in core.inputs), dict(core.attrs)
-        form = kernel.hardware if self.target.adapter_class == "hardware" else kernel.fours
-        form = form if self.target.kind == "wgpu" else None
-        while form is not None:
-            work = form.work(types, core.type, attrs)
-            if work is not None and _fits(work, self.target.limits):
-                return form, work
-            form = form.hardware
-        work = kernel.work(types, core.type, attrs)
-        assert work is not None  # the first form fits everything
-        return kernel, work
+        types = tuple(self.terms.terms[i].type for i in core.inputs)
+        return spread.form_of(kernel, types, core.type, dict(core.attrs), self.target)
 
     def _emit_gather(self, root: Term, core: Term, parts: Parts) -> None:
         offset, axes, fill = movement_of(core, self.terms.terms[core.inputs[0]].type)
@@ -429,9 +432,9 @@ class Lowering:
     def _origin(self, cluster: TermCluster) -> tuple[int, ...]:
         """Return the nodes that a cluster computes, and those it reads as literals, aliases or by broadcast access."""
         terms, found = self.terms, dict.fromkeys(self.holders.get(cluster.root, ()))
-        for root in (*cluster.ranges, *cluster.statistics, *cluster.stored):
+        for root in (*cluster.ranges, *cluster.statistics, *cluster.stored, *self._sum_stored(cluster)):
             found.update(dict.fromkeys(self.holders.get(root, ())))
-        for member in cluster.members:
+        for member in (*self._chain_before(cluster), *cluster.members):
             found.update(dict.fromkeys(terms.terms[member].nodes))
         stack = [i for n in found for i in self.nodes[n].inputs]
         while stack:
@@ -441,12 +444,6 @@ class Lowering:
                 found[node] = None
                 stack.extend(self.nodes[node].inputs)
         return tuple(sorted(found))
-
-
-def _fits(work: Work, limits: Limits) -> bool:
-    """Return whether workgroups of a target have the memory and the invocations that a form asks for."""
-    within = work.workgroup_bytes <= limits.workgroup_bytes and work.group <= limits.invocations
-    return not work.workgroup_bytes or within
 
 
 def _custom(core: Term, kernel: Shader, form: Shader, work: Work, names: tuple[str, ...]) -> Custom:

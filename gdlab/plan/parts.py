@@ -24,6 +24,7 @@ class Parts:
         self.operands: list[Operand] = []
         self.index: dict[tuple[int, str, int], int] = {}
         self.line_of: dict[int, int] = {}  # term → line of the chain that was written last
+        self.product = -1  # the term whose value operand 0 is, in the chain before a core
 
     def operand(self, term: int, access: str, extent: int, shape: Shape) -> int:
         """Return the number of this view among the operands; a new view is appended."""
@@ -52,6 +53,14 @@ class Parts:
             return (literal(view.value, core.node),)
         self.operand(view.term, view.access, view.extent, self.lowering.terms.terms[view.term].type.shape)
         return ()
+
+    def before(self, members: list[int]) -> tuple[PointOp, ...]:
+        """Return the chain on operand 0, a product in parts, whose last value the core reads instead of it."""
+        sums = self.cluster.sums
+        self.product = -1 if sums is None else sums.core
+        found = self._chain(members)
+        self.product = -1
+        return found
 
     def epilogue(self) -> tuple[PointOp, ...]:
         """Return the chain on the core's result; for a fill, its one literal."""
@@ -84,6 +93,8 @@ class Parts:
         """Return the value of a term that the dispatch computes after its prologue; None of one that it reads."""
         if term in self.line_of:
             return Arg("op", self.line_of[term])
+        if term == self.product:
+            return Arg("operand", 0)
         if self.core is not None and term == self.core.id:
             return Arg("acc")
         return Arg("dual") if term == self.cluster.dual else None

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from gdlab.base.errors import CompileError
-from gdlab.base.types import DType
+from gdlab.base.types import DType, TensorType
 from gdlab.base.words import plural
-from gdlab.op import REGISTRY, Shader
+from gdlab.op import REGISTRY, Shader, Work
 from gdlab.plan.dispatch import Custom, Dispatch, Matmul, Operand, ParameterUpdate, Reduce
 from gdlab.plan.target import Limits, Target
 
@@ -220,6 +220,28 @@ def _power(n: int, most: int) -> int:
     while p < n and p * 2 <= most:
         p *= 2
     return p
+
+
+def form_of(
+    kernel: Shader, types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any], target: Target
+) -> tuple[Shader, Work]:
+    """Return the form of a kernel with a shader file that fits the target, and its work."""
+    form = kernel.hardware if target.adapter_class == "hardware" else kernel.fours
+    form = form if target.kind == "wgpu" else None
+    while form is not None:
+        work = form.work(types, result, attrs)
+        if work is not None and _fits(work, target.limits):
+            return form, work
+        form = form.hardware
+    work = kernel.work(types, result, attrs)
+    assert work is not None  # the first form fits everything
+    return kernel, work
+
+
+def _fits(work: Work, limits: Limits) -> bool:
+    """Return whether workgroups of a target have the memory and the invocations that a form asks for."""
+    within = work.workgroup_bytes <= limits.workgroup_bytes and work.group <= limits.invocations
+    return not work.workgroup_bytes or within
 
 
 @lru_cache(maxsize=_SCHEDULES)

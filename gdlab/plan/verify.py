@@ -186,6 +186,8 @@ def _check_values(where: str, d: Dispatch, sums: Sequence[str]) -> None:
         if r.type.num_elements != d.num_elements or {r.type.dtype, d.type.dtype} != {DType.f32} or d.in_columns:
             raise CompileError(where, f"result in buffer {r.buffer}", str(r.type), f"f32 elements of {d.type}")
         kind, index = r.value.kind, r.value.index
+        if kind == "read" and d.custom is not None and math.prod(d.operands[0].shape) == d.num_elements:
+            continue
         if kind not in ("op", *sums) or (kind == "op" and not 0 <= index < len(d.epilogue)):
             raise CompileError(where, f"result in buffer {r.buffer}", f"{kind} {index}", "a value of its epilogue")
 
@@ -275,7 +277,8 @@ def _reduce_domains(d: Dispatch) -> Domains:
 
 def _custom_domains(d: Dispatch) -> Domains:
     assert d.custom is not None  # the table asks by kernel
-    return tuple(math.prod(o.shape) for o in d.operands[: len(d.custom.names)]), 0, d.type.num_elements
+    core = tuple(math.prod(o.shape) for o in d.operands[: len(d.custom.names)])
+    return core, core[0] if core else 0, d.type.num_elements
 
 
 def _gather_domains(d: Dispatch) -> Domains:

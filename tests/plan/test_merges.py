@@ -379,15 +379,88 @@ def test_a_kernel_adds_the_parts_of_a_product_as_it_reads_them(n: int) -> None:
         agrees(g, plan, device)
 
 
-def test_a_product_is_added_first_where_others_read_it_or_a_kernel_reads_more() -> None:
+NORMS: dict[str, Callable[[Value], Value]] = {
+    "RmsNorm": lambda h: ops.rms_norm(h, leaf("g", 128), eps=1e-5),
+    "LayerNorm": lambda h: ops.layer_norm(h, leaf("g", 128), leaf("c", 128), eps=1e-5),
+    "Softmax": lambda h: ops.softmax(h),
+    "Rope": lambda h: ops.rope(h, theta=1e4, head_dim=16),
+}
+
+
+def added(make: Callable[[Value], Value], chain: bool, behind: bool) -> list[Value]:
+    """A kernel behind a product in parts of K, perhaps with a residual and a bias, that something else reads later."""
+    p = product(m=96, n=128, k=4096)
+    h = ops.bias_add(leaf("r", 96, 128) + p * 0.25, leaf("b", 128)) if chain else p
+    made = ops.tanh(make(h))
+    return [made @ leaf("v", 128, 8), *([(made @ leaf("u", 128, 128) + h).mean_all()] if behind else [])]
+
+
+@pytest.mark.parametrize("chain", [True, False])
+@pytest.mark.parametrize("behind", [True, False])
+@pytest.mark.parametrize("name", NORMS)
+def test_a_kernel_runs_the_chain_of_a_product_in_parts_and_stores_what_others_read(
+    name: str, behind: bool, chain: bool
+) -> None:
+    g = graph_of(lambda: added(NORMS[name], chain, behind))
+    plan, apart = plan_of(g), plan_of(g, APART)
+    made, kernel = plan.dispatches[:2]
+    assert made.matmul is not None and (split := made.matmul.parts) > 1 and kernel.operands[0].parts == split
+    assert kernel.operands[0].buffer == made.output and len(plan.groups) < len(apart.groups)
+    assert kernel.label.startswith(f"{name}(scale,add,bias_add)[" if chain else f"{name}[")
+    op = "bias_add" if chain else "matmul"
+    sums = [n.id for n in g.nodes if n.op == op and n.type.shape == (96, 128)][:1]
+    assert [r.node for r in kernel.results if r.value == Arg("read")] == sums * behind
+    assert (sums[0] in plan.node_buffers) == behind and set(sums) <= {*made.origin, *kernel.origin}
+    assert not behind or sums[0] in kernel.origin
+    scaled = [n.id for n in g.nodes if n.op == "scale"]
+    assert [plan.fused_nodes[node][0] for node in scaled] == [kernel.index] * chain
+    text, _, parts = wgsl_with_parts(kernel)
+    read = {"read 0", *(f"read {k}" for k in range(len(kernel.operands) - 2 * chain, len(kernel.operands)))}
+    assert read <= {part for part, _ in parts} and read <= {f"read {r.operand}" for r in coverage(kernel).reads}
+    said = reason(kernel, text)
+    assert ("made of it on the way, by scale, add, bias_add." in said) == chain
+    assert ("It stores what it reads so, once" in said) == behind
+    assert f"is a product in {split} parts of K" in said and from_json(to_json(plan)) == plan
+    needs("wgpu")
+    for device in ("cpu", "wgpu"):
+        agrees(g, plan, device)
+
+
+def test_a_norm_stores_its_statistic_and_the_sum_that_gradients_read_later() -> None:
+    with Graph() as g:
+        h = leaf("r", 96, 128) + leaf("x", 96, 4096) @ ops.parameter("w", (4096, 128))
+        made = ops.tanh(ops.rms_norm(h, ops.parameter("g", (128,)), eps=1e-5)) @ ops.parameter("v", (128, 64))
+        g.set_outputs({"loss": ops.mse_loss(made + h[:, :64], leaf("y", 96, 64))})
+    graph, _ = differentiate(g)
+    plan, apart = plan_of(graph, mode="training"), plan_of(graph, APART, mode="training")
+    norm = next(d for d in plan.dispatches if d.label.startswith("RmsNorm(add)["))
+    assert norm.custom is not None and norm.custom.results == ("size",) and norm.operands[0].parts > 1
+    assert [r.value for r in norm.results] == [None, None, Arg("read")] and len(plan.groups) < len(apart.groups)
+    assert norm.results[2].node == next(n.id for n in graph.nodes if n.op == "add")
+    readers = [d for d in plan.dispatches if norm.results[2].buffer in d.reads]
+    assert len(readers) > 1 and all(d.index > norm.index for d in readers)
+    assert any(d.label.startswith("RmsNormGradX") for d in readers)
+    needs("wgpu")
+    feeds = feeds_of(graph)
+    wanted = [evaluate(graph, feeds)[id] for id in graph.output_ids]
+    for device in ("cpu", "wgpu"):
+        program = load(device_of(device), plan, feeds)
+        program.step(None)
+        for got, want in zip(outputs(program), wanted, strict=True):
+            np.testing.assert_allclose(got, want.reshape(got.shape), rtol=2e-3, atol=2e-3 * np.abs(want).max())
+        program.close()
+
+
+def test_a_product_is_added_first_where_others_read_it_before_or_a_kernel_reads_more() -> None:
     def several(case: str) -> list[Value]:
         p = product(m=96, n=128, k=64 if case == "whole" else 4096)
-        h = ops.bias_add(p, leaf("b", 128)) if case == "chain" else p
         first = [p.mean_all()] if case == "read before" else []
-        made = ops.softmax(h) if case == "kernel" else ops.rope(h, theta=1e4, head_dim=16)
-        return [made, *first, *({"read behind": [p.mean_all()], "output": [p]}.get(case, []))]
+        if case == "once more":
+            return [ops.softmax(p) + p]
+        made = ops.argmax(p, 1) if case == "kernel" else ops.rope(p, theta=1e4, head_dim=16)
+        return [made, *first, *([p] if case == "output" else [])]
 
-    for case in ("whole", "chain", "kernel", "read before", "read behind", "output"):
+    for case in ("whole", "kernel", "read before", "once more", "output"):
         plan = plan_of(graph_of(lambda case=case: several(case)))  # type: ignore[misc]
         assert not any(o.parts > 1 for d in plan.dispatches for o in d.operands), case
         assert ("reduce" in {d.kernel for d in plan.dispatches[:2]}) is (case != "whole"), case
@@ -424,6 +497,7 @@ def test_results_that_a_dispatch_cannot_store_are_refused() -> None:
         ((first, replace(second, value=Arg("op", -1))), "a value of its epilogue"),
         ((first, replace(second, value=Arg("dual"))), "a value of its epilogue"),
         ((first, replace(second, value=Arg("operand"))), "a value of its epilogue"),
+        ((first, replace(second, value=Arg("read"))), "a value of its epilogue"),
         ((first, replace(second, value=None)), "outputs: given 2, wanted 1"),
         ((replace(first, value=Arg("op", 0)), replace(second, value=None)), "outputs: given 1, wanted 1"),
         ((first, replace(second, type=wrong)), "f32 elements"),

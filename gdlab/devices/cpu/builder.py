@@ -76,10 +76,10 @@ class NumpyKernelBuilder:
         """Return all elements that operand `index` reads, as an array of `shape`."""
         operand, size = self.d.operands[index], math.prod(shape)
         data = self.arrays[operand.buffer]
+        if index == 0 and self.d.custom is not None and (self.d.prologue or self.d.read_result is not None):
+            return self._read(shape)  # of a plan for hardware
         if operand.parts > 1:
-            whole, flat = self.temporary(shape), data.reshape(-1)[: operand.parts * size]
-            self.calls.append((np.sum, (flat.reshape(operand.parts, *shape), 0, None, whole)))
-            return whole
+            return self.view(operand, size, shape)
         if operand.access == "full":
             return data.reshape(-1)[:size].reshape(shape)
         whole = self.temporary(shape)
@@ -87,8 +87,22 @@ class NumpyKernelBuilder:
         self.calls.append((np.copyto, (whole.reshape(axes), self.view(operand, size, axes))))
         return whole
 
+    def _read(self, shape: Shape) -> Array:
+        """Return what a kernel reads as its first operand: the value of a chain, which a result may hold."""
+        result = self.d.read_result
+        whole = self.temporary(shape) if result is None else self.arrays[result.buffer].reshape(shape)
+        if self.d.prologue:
+            self.prologue(whole)
+        else:
+            self.calls.append((np.copyto, (whole, self.view(self.d.operands[0], whole.size, shape))))
+        return whole
+
     def view(self, operand: Operand, size: int, shape: Shape) -> Array:
-        """Return a view of the operand that broadcasts over `shape`."""
+        """Return a view of the operand that broadcasts over `shape`; of one in parts their sum."""
+        if operand.parts > 1:
+            whole, flat = self.temporary(shape), self.arrays[operand.buffer].reshape(-1)[: operand.parts * size]
+            self.calls.append((np.sum, (flat.reshape(operand.parts, *shape), 0, None, whole)))
+            return whole
         seen, steps = viewed(self.arrays[operand.buffer], operand, size, shape)
         self.calls += steps
         return seen
@@ -136,7 +150,7 @@ class NumpyKernelBuilder:
         lines = self.d.epilogue
         shape, operands = self._seen(lines, size)
         for r in self.d.results:
-            if r.value is not None:  # of a plan for hardware
+            if r.value is not None and r.value.kind != "read":  # of a plan for hardware
                 some = lines[: r.value.index + 1] if r.value.kind == "op" else ()
                 value = chain(some, operands, dual if r.value.kind == "dual" else acc, dual)
                 self.calls += emit(value, self.arrays[r.buffer].reshape(shape), self.scratch, self.taken)
