@@ -319,8 +319,6 @@ def _custom(d: Dispatch, covered: Coverage) -> Iterator[str]:
         )
     if d.prologue:
         yield f"What the kernel works on is made of it on the way, by {listed([line.op for line in d.prologue])}."
-    if d.read_result is not None:
-        yield "It stores what it reads so, once, for the dispatches behind it that read the same."
     if "OWN_HEADS" in n:
         yield from _attention(d, covered, n, covered.loop)
     elif (

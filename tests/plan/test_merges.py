@@ -419,7 +419,7 @@ def test_a_kernel_runs_the_chain_of_a_product_in_parts_and_stores_what_others_re
     assert read <= {part for part, _ in parts} and read <= {f"read {r.operand}" for r in coverage(kernel).reads}
     said = reason(kernel, text)
     assert ("made of it on the way, by scale, add, bias_add." in said) == chain
-    assert ("It stores what it reads so, once" in said) == behind
+    assert ("Beside its result it stores a value that it has on the way" in said) == behind
     assert f"is a product in {split} parts of K" in said and from_json(to_json(plan)) == plan
     needs("wgpu")
     for device in ("cpu", "wgpu"):
