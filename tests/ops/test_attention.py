@@ -8,7 +8,7 @@ import numpy as np
 import op_checks
 import pytest
 from machine import needs
-from matrix import also, only
+from matrix import MATRIX, also, only
 
 from gdlab import ops
 from gdlab.autodiff import differentiate
@@ -447,17 +447,19 @@ def test_a_gradient_of_values_alone_has_a_dispatch_of_its_own() -> None:
 @pytest.mark.parametrize("form", ["cpu", "software", "hardware"])
 def test_values_of_another_attention_to_the_same_keys_are_not_taken_for_ours(form: AdapterClass) -> None:
     """Two attentions with the same queries and keys, whose gradients come from different rows; one has a window."""
-    shapes = dict.fromkeys("qkvwce", (33, 16))
+    shapes = dict.fromkeys("qkvwce", (33, 8))
     feeds = {name: RNG.uniform(-1, 1, shape).astype(np.float32) for name, shape in shapes.items()}
     with Graph() as g:
         q, k, v, w, c, e = (ops.input(name, shape) for name, shape in shapes.items())
-        out = ops.causal_attention(q, k, v, 2, 2, 8) * c + ops.causal_attention(q, k, w, 2, 2, 8) * e
-        g.set_outputs([(out + ops.sliding_window_attention(q, k, v, 2, 2, 8, 4) * e).sum_all()])
+        out = ops.causal_attention(q, k, v, 2, 2, 4) * c + ops.causal_attention(q, k, w, 2, 2, 4) * e
+        g.set_outputs([(out + ops.sliding_window_attention(q, k, v, 2, 2, 4, 4) * e).sum_all()])
     full, _ = differentiate(g, wrt=[q, k, v, w])
     full.set_outputs(full.outputs)
     target = Target("cpu" if form == "cpu" else "wgpu", form, Limits())
     made = gradients(compile(full, mode="inference", target=target))
     assert [results for _, results in made].count(("values",)) == 2, "the third one's values are added to the first's"
+    if form == "hardware" and not MATRIX:  # the plan decides; those kernels: test_a_nan_reaches_only_who_sees_it
+        return
     values = evaluate(full, feeds)
     for got, id in zip(run_on(full, feeds, target), full.output_ids, strict=True):
         np.testing.assert_allclose(got, values[id], rtol=1e-3, atol=1e-4)
