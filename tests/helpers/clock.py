@@ -7,21 +7,25 @@ become seconds of the one on which the bars were set (`seconds_there`), or the o
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable
 
 UNIT = 0.0105  # CPU seconds of `fixed_work` where the bars were set: two cores of an EPYC server, 2026-11
 
 
-def seconds_there(work: Callable[[], object], calls: int = 5) -> float:
+def seconds_there(work: Callable[[], object], calls: int = 5, enough: float = 0.0) -> float:
     """Return the processor time of `work` where the bars were set: the least of some calls, each in units of the fixed
-    work before and after it, since a shared processor changes its speed from one moment to the next."""
-    ratios = []
+    work before and after it, since a shared processor changes its speed from one moment to the next. No further call
+    is made once one takes at most `enough`, the bar: the least would be below it too."""
+    least = math.inf
     for _ in range(calls):
         before = _cpu_seconds(fixed_work, 2)
         taken = _cpu_seconds(work, 1)
-        ratios.append(taken / min(before, _cpu_seconds(fixed_work, 2)))
-    return min(ratios) * UNIT
+        least = min(least, taken / min(before, _cpu_seconds(fixed_work, 2)) * UNIT)
+        if least <= enough:
+            break
+    return least
 
 
 def _cpu_seconds(work: Callable[[], object], calls: int) -> float:
