@@ -228,11 +228,14 @@ def test_importing_gdlab_imports_no_heavy_library() -> None:
 # the tests -----------------------------------------------------------------------------------------------------------
 BESIDE_ROOMS = {"helpers", "house"}  # what is no test, and tests of the repository itself
 TEST_MODULE = re.compile(r"(tests\.(\w+\.)*)?(test_\w+|conftest)(\.|$)")
+MAY_IMPORT_TEST = re.compile(r"\b(from|import)\b.*\b(tests|test_\w+|conftest)\b")  # one line of such a statement
 TEST_FILES = sorted(TESTS.rglob("*.py"))
 
 
 def imported_tests(text: str) -> list[str]:
-    """Return the imports of test modules and of conftest."""
+    """Return the imports of test modules and of conftest. A text without such a line is not parsed."""
+    if not MAY_IMPORT_TEST.search(text):
+        return []
     return [f"line {line}: {name}" for line, name in imports_in(text) if TEST_MODULE.match(name)]
 
 
@@ -260,6 +263,8 @@ def test_an_imported_test_is_seen() -> None:
         "from test_a import f",
         "def f():\n    from tests.op.test_a import x",
         "import conftest",
+        "import ast, test_a",
+        "from tests.op import (\n    test_a,\n)",
     ):
         assert len(imported_tests(text)) == 1, text
     assert imported_tests("from gdlab.ops import test_like\nfrom plans import test_plan") == []
