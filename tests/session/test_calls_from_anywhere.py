@@ -135,8 +135,9 @@ assert calls[0] >= len(OTHERS) * len(names) > 20 * len(OTHERS) * len(KINDS)
 FORKED = (
     CALLS
     + """
-import faulthandler, os, sys
+import faulthandler, gc, os, sys
 
+gc.freeze()  # else the first collection of each child copies the memory of all objects
 FILES = {{"save_checkpoint", "load_checkpoint", "controls"}}
 
 def ended(kind, name):
