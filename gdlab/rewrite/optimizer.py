@@ -93,10 +93,20 @@ def optimize(
 
 
 def _grow_old() -> None:
-    """Move the objects of a call to the collector's oldest generation: else its next run would visit all of them."""
-    if not getattr(gc, "get_freeze_count", lambda: 1)():  # nobody's own frozen objects are thawed
-        gc.freeze()
-        gc.unfreeze()
+    """Move the objects of a call to the collector's oldest generation: else its next run would visit all of them.
+    Nothing is moved where others have frozen objects, which would be thawed, or had at an earlier call."""
+    if _FROZEN_BY_OTHERS:
+        return
+    frozen = getattr(gc, "get_freeze_count", lambda: 1)()
+    if frozen:
+        _FROZEN_BY_OTHERS.append(frozen)
+        return
+    gc.freeze()
+    gc.unfreeze()
+
+
+# The first count above 0. It is not asked for again: to count half a million objects takes 20 ms (2 cores, 2026-11-28).
+_FROZEN_BY_OTHERS: list[int] = []
 
 
 def _names(given: str | Iterable[str] | None) -> tuple[str, ...]:

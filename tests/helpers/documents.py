@@ -21,12 +21,16 @@ from gdlab.view.document.shortened import restored
 STAGES = ["written", "optimized", "derivative", "final", "derivative:written"]
 
 
+def _schema() -> Any:
+    return json.loads((files("gdlab.view.document") / "schema.json").read_text(encoding="utf-8"))
+
+
 @cache
 def validator() -> Any:
     """The JSON Schema of documents, itself checked."""
     import jsonschema  # not above: every run of pytest would take 3 s of processor time for it
 
-    schema = json.loads((files("gdlab.view.document") / "schema.json").read_text(encoding="utf-8"))
+    schema = _schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 
@@ -34,7 +38,7 @@ def validator() -> Any:
 @cache
 def compiled_schema() -> Callable[[Any], Any]:
     """The same schema as one Python function, which raises: 0.02 s for a document that `validator` takes 0.7 s for."""
-    return fastjsonschema.compile(_draft_7(validator().schema))  # type: ignore[no-any-return]
+    return fastjsonschema.compile(_draft_7(_schema()))  # type: ignore[no-any-return]
 
 
 def _draft_7(schema: Any) -> Any:
