@@ -366,17 +366,17 @@ class Search:
         A class without cost and without operands is left: nothing can be saved. So is one that is live whatever is
         chosen.
         """
-        always = self._always_live()
         for d, e in enumerate(self.choice):
             if self.late:
                 return
-            if self.ref[d] >= 2 and d not in always and (self.cost[e] or self.children[e]):
+            if self.ref[d] >= 2 and d not in self.always_live and (self.cost[e] or self.children[e]):
                 plan = self._without(self._cuts(d))
                 if plan:
                     self.attempt(plan, keep=True)
 
-    def _always_live(self) -> set[int]:
-        """Return the roots, and what classes of one e-node among these read, and so on."""
+    @cached_property
+    def always_live(self) -> set[int]:
+        """The roots, and what classes of one e-node among these read, and so on."""
         found, stack = {*self.roots}, [*self.roots]
         while stack:
             enodes = self.of_class[stack.pop()]

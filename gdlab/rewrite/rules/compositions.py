@@ -76,7 +76,7 @@ def _products(nodes: Sequence[Node]) -> list[tuple[float, float, float]]:
     rows: list[tuple[float, float, float]] = []
     for node in nodes:
         inner = below.get(node.inputs[0], []) if len(node.inputs) == 1 else []
-        if node.op in passed:
+        if node.op in passed and any(i in below for i in node.inputs):
             left, right = (below.get(i, []) for i in node.inputs)
             both = [(a, b, composed(a, b)) for a in left for b in right]
             rows += [row for a, b, c in both if c is not None for row in ((a, b, c), (b, a, c))]
