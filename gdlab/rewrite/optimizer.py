@@ -262,7 +262,7 @@ def _search(
     prices = Prices(model, inference)
     rewritten = MutableGraph(prepared, prices, encoded.attrs)
     found, used, failure = _saturated(program, encoded, budget, engine, history, rewritten.load)
-    classes = name_classes(prepared, encoded, found, program.rules, inference)
+    classes = name_classes(prepared, encoded, found, program, inference)
     number = {rule.name: j for j, rule in given.items()}
     classes.firings += fold_firings(prepared, classes, folded, encoded, number[FOLD])
     classes.firings += packed_firings(siblings, classes, encoded, number)

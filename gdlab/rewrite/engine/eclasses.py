@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 from gdlab.base.errors import GdlabError, OptimizeError
 from gdlab.base.types import TensorType
-from gdlab.graph import Attrs, AttrVar, Graph, Node, Value
+from gdlab.graph import Attrs, Graph, Node, Value
 from gdlab.op import REGISTRY, Op
 from gdlab.ops.packed import COLUMNS, PACKED
-from gdlab.rewrite.engine.egglog_program import OpSignature
+from gdlab.rewrite.engine.egglog_program import OpSignature, RuleProgram, Slots
 from gdlab.rewrite.engine.encoded_rows import Encoded, Key, fold_key
 from gdlab.rewrite.engine.saturate import Saturation
 from gdlab.rewrite.rules.packing import Siblings
-from gdlab.rewrite.rules.pattern import COMMUTATIVE, Rule
+from gdlab.rewrite.rules.pattern import COMMUTATIVE
 from gdlab.rewrite.rules.prepare import Folded, Prepared, TypeNumbers
 from gdlab.rewrite.rules.relations import Interner
 
@@ -121,7 +121,7 @@ class ENodeTypes:
 
 
 def name_classes(
-    prepared: Prepared, encoded: Encoded, found: Saturation, rules: Sequence[Rule], inference: ENodeTypes
+    prepared: Prepared, encoded: Encoded, found: Saturation, program: RuleProgram, inference: ENodeTypes
 ) -> EClasses:
     """Number the classes of `found` the same way in every process, drop what cannot be typed, and read the firings."""
     number: dict[int, int] = {}
@@ -149,7 +149,7 @@ def name_classes(
         else:
             conflicts += 1
     classes = EClasses(class_of, nodes, enodes, types, key_of, home, inference.types, [], conflicts)
-    classes.firings = _firings(classes, found, number, rules, inference.numbers)
+    classes.firings = _firings(classes, found, number, program)
     return classes
 
 
@@ -229,32 +229,14 @@ def _number_the_rest(
     return made
 
 
-# op, places of the operands, attributes (is a variable, its place or number), whether it is commutative
-Slots = tuple[tuple[str, tuple[int, ...], tuple[tuple[bool, int], ...], bool], ...]
-
-
-def _slots(rule: Rule, numbers: Interner) -> tuple[Slots, int]:
-    """Return the ops of both sides, and the number of those on the left; operands index variables, then ops."""
-    place = {rule.names[name]: i for i, name in enumerate(rule.variables)}
-    slots = []
-    for node in (*rule.left_nodes, *rule.right_nodes):
-        given = tuple(
-            (True, rule.attr_variables.index(v.name)) if isinstance(v, AttrVar) else (False, numbers(v))
-            for _, v in node.attrs
-        )
-        slots.append((node.op, tuple([place[i] for i in node.inputs]), given, node.op in COMMUTATIVE))
-        place[node.id] = len(rule.variables) + len(slots) - 1
-    return tuple(slots), len(rule.left_nodes)
-
-
 def _firings(
-    classes: EClasses, found: Saturation, number: Mapping[int, int], rules: Sequence[Rule], numbers: Interner
+    classes: EClasses, found: Saturation, number: Mapping[int, int], program: RuleProgram
 ) -> list[Firing]:
     firings = []
-    for j, (rule, rows) in enumerate(zip(rules, found.fired, strict=True)):
+    for j, (slots, rule, rows) in enumerate(zip(program.slots, program.rules, found.fired, strict=True)):
         if not rows:
             continue
-        slots, n = _slots(rule, numbers)
+        n = len(rule.left_nodes)
         named = [(number[r], tuple([number[k] for k in env]), attrs) for env, attrs, r in rows
                  if r in number and all(k in number for k in env)]  # fmt: skip
         named.sort()

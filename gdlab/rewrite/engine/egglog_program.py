@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from gdlab.graph import AttrVar, Node
 from gdlab.op import REGISTRY, Leaf
-from gdlab.rewrite.rules.conditions import SHAPE, Condition
+from gdlab.rewrite.rules.conditions import SHAPE, WRITTEN, Condition
 from gdlab.rewrite.rules.pattern import COMMUTATIVE, Rule
 from gdlab.rewrite.rules.relations import EQUAL, TYPE, AttrValue, Fact, Interner, Local, Relation, Term
 
 __all__ = [
-    "Column", "Premises", "RuleProgram", "GraphRows", "OpSignature", "attr_names", "by_arity", "node_variables",
-    "premises", "program_of", "program_text",
+    "Column", "Premises", "RuleProgram", "GraphRows", "OpSignature", "Slots", "attr_names", "by_arity",
+    "node_variables", "premises", "program_of", "program_text",
 ]  # fmt: skip
 
 # most nodes have these together: one row says them all, so that less is read, matched and looked up
@@ -28,6 +28,8 @@ SUBJECTS = ("node", "attribute", "type")
 Column = str | int  # of a fact: a variable, or a number
 OpArity = tuple[str, int]  # an op and the number of its operands
 Table = tuple[int, int]  # number and columns: its rows go into the relation of this width, the number before them
+# of each op: its name, places of the operands, attributes (is a variable, its place or number), is it commutative
+Slots = tuple[tuple[str, tuple[int, ...], tuple[tuple[bool, int], ...], bool], ...]
 
 
 # schema and rules -----------------------------------------------------------------------------------------------------
@@ -62,6 +64,30 @@ class RuleProgram:
     literals: Interner
     relations: tuple[Relation, ...]  # that the rules ask for
     inputs: Mapping[str, Table]
+
+    @cached_property
+    def slots(self) -> tuple[Slots, ...]:
+        """The ops of both sides of every rule, by the numbers of `literals`; operands index variables, then ops."""
+        return tuple(_slots(rule, self.literals) for rule in self.rules)
+
+    @cached_property
+    def opened(self) -> frozenset[str]:
+        """The ops of the inner nodes that rules open where they are written."""
+        asked = [(rule, f) for rule in self.rules for c in rule.where for f in c.facts if f.relation is WRITTEN]
+        return frozenset(rule.pattern.node(rule.names[str(fact.terms[0])]).op for rule, fact in asked)
+
+
+def _slots(rule: Rule, literals: Interner) -> Slots:
+    place = {rule.names[name]: i for i, name in enumerate(rule.variables)}
+    slots = []
+    for node in (*rule.left_nodes, *rule.right_nodes):
+        given = tuple(
+            (True, rule.attr_variables.index(v.name)) if isinstance(v, AttrVar) else (False, literals(v))
+            for _, v in node.attrs
+        )
+        slots.append((node.op, tuple([place[i] for i in node.inputs]), given, node.op in COMMUTATIVE))
+        place[node.id] = len(rule.variables) + len(slots) - 1
+    return tuple(slots)
 
 
 @lru_cache(maxsize=64)

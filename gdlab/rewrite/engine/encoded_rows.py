@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gdlab.base.errors import OptimizeError
@@ -10,12 +10,10 @@ from gdlab.graph import ConstantData
 from gdlab.op import REGISTRY, Leaf
 from gdlab.ops.packed import COLUMNS, PACKED
 from gdlab.rewrite.engine.egglog_program import GraphRows, RuleProgram
-from gdlab.rewrite.rules.conditions import WRITTEN
 from gdlab.rewrite.rules.constant_conditions import may_be_known
 from gdlab.rewrite.rules.packing import Siblings
-from gdlab.rewrite.rules.pattern import Rule
 from gdlab.rewrite.rules.prepare import Folded, Prepared, uses_of
-from gdlab.rewrite.rules.relations import GraphFacts, Interner, Relation
+from gdlab.rewrite.rules.relations import GraphFacts, Interner
 
 __all__ = ["Encoded", "Key", "encode", "fold_key", "ops_of"]
 
@@ -76,17 +74,11 @@ def facts_of(
         outputs=frozenset(prepared.same[id] for id in graph.output_ids),
         folded=folded,
         numbers=numbers,
-        opened=frozenset(op for rule in program.rules for op in _ops_required(rule, WRITTEN)),
+        opened=program.opened,
     )
     # in this order new attribute values get their numbers
     relations = sorted(program.relations, key=lambda r: (ORDER.index(r.subject), r.name))
     return {relation.name: relation.rows(facts) for relation in relations}
-
-
-def _ops_required(rule: Rule, relation: Relation) -> Iterator[str]:
-    """Return the ops of the inner nodes for which a rule requires a relation."""
-    facts = (fact for condition in rule.where for fact in condition.facts)
-    return (rule.pattern.node(rule.names[str(fact.terms[0])]).op for fact in facts if fact.relation is relation)
 
 
 def fold_key(prepared: Prepared, id: int, value: Folded, numbers: Interner) -> Key:
