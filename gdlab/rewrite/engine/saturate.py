@@ -231,6 +231,7 @@ def saturate(
 
 # the engine, on the owner's thread only -------------------------------------------------------------------------------
 _MODULE = "egglog.bindings"
+Tables = Mapping[str, Sequence[Any]]  # egglog's rows by table
 _forked = False  # from a process that had imported egglog, whoever did
 
 
@@ -279,6 +280,9 @@ class _Engine:
     def __init__(self, program: RuleProgram, folder: str) -> None:
         self.program, self.egg, self.folder, self.runs = program, bindings(), folder, 0
         self.at, self.graph = self.egg.RustSpan("", 0, 0), self.egg.EGraph()
+        self.enodes = ["Leaf", *(s.egg for s in program.constructors.values())]
+        self.fired = [f"F_{j}" for j in range(len(program.rules))]
+        self.rule_at = {f"r_{j}": j for j in range(len(program.rules))}
         self.graph.run_program(self.egg.Include(self.at, self._file("program.egg", program.text)))
         self.graph.run_program(self.egg.Push(1))
 
@@ -302,39 +306,38 @@ class _Engine:
         tables = rows.tables(self.program).items()
         inputs = [self.egg.Input(self.at, name, self._file(name, text)) for name, text in tables]
         begun.set()
-        self.graph.run_program(*inputs)
-        self._step("ingest")
+        # one call: between two the owner would wait until the caller, who computes meanwhile, lets it go on
+        self.graph.run_program(*inputs, self._once("ingest"))
+
+    def _once(self, rules: str) -> Any:
+        return self.egg.RunSchedule(self.egg.Run(self.at, self.egg.RunConfig(rules, None)))
 
     def _step(self, rules: str) -> Any:
-        run = self.egg.Run(self.at, self.egg.RunConfig(rules, None))
-        return self.graph.run_program(self.egg.RunSchedule(run))[0].report
+        return self.graph.run_program(self._once(rules))[0].report
 
     def _iterate(self, nodes: int, budget: Budget, cancelled: threading.Event, history: bool) -> Saturation:
         rules = range(len(self.program.rules))
         found = Saturation(matched=[0 for _ in rules], rule_seconds=[0.0 for _ in rules])
-        check, sizes = BudgetCheck(nodes, budget), list[list[int]]()
-        counts, now = dict[str, int](), 0
-        frozen: list[Any] = []  # the tables after every iteration, with history after loading too
+        check, sizes = BudgetCheck(nodes, budget), [[0] * len(rules)]
+        frozen: list[Tables] = []  # the tables after every iteration, with history after loading too
         if history or not budget.iterations:
-            frozen.append(self.graph.freeze().functions)
+            frozen.append(self._tables())
         for _ in range(budget.iterations):
             start = time.perf_counter()
             report = self._step("opt")
             seconds = time.perf_counter() - start
             matches = report.num_matches_per_rule  # each access makes a dict of all rules
             self._count(found, matches, report.search_and_apply_time_per_rule, seconds)
-            if report.updated or not sizes:  # else the tables are as large as before
-                counts = dict(self.graph.run_program(self.egg.PrintSize(self.at, None))[0].sizes)
-                now = sum(counts.get(s.egg, 0) for s in self.program.constructors.values()) + counts.get("Leaf", 0)
-            sizes.append([counts.get(f"F_{j}", 0) for j in rules])
+            frozen.append(self._tables() if report.updated or not frozen else frozen[-1])
+            now = sum([len(frozen[-1][name]) for name in self.enodes])
+            sizes.append([len(frozen[-1][name]) for name in self.fired])
             found.iterations.append((now, 0, sum(matches.values()), seconds))
-            frozen.append(self.graph.freeze().functions if report.updated or not frozen else frozen[-1])
             if cancelled.is_set():
                 raise EngineFailure("cancelled")
             if check.closed(now, report.updated):
                 break
         found.stop, found.detail = check.stop, check.detail
-        found.first_seen = [_one_iteration([row[j] for row in sizes]) for j in rules]
+        found.first_seen = list(map(_one_iteration, zip(*sizes, strict=True)))
         found.last, classes = self._decode(frozen[-1])
         if found.stop != "saturated":
             found.last = _merged(found.last)
@@ -342,6 +345,11 @@ class _Engine:
             found.history = [found.last if t is frozen[-1] else _merged(self._decode(t)[0]) for t in frozen]
         self._count_classes(found, frozen[-len(found.iterations) :] if found.iterations else [], classes)
         return found
+
+    def _tables(self) -> Tables:
+        """Return the rows of the tables that are read: node ids, e-nodes and firings."""
+        functions = self.graph.freeze().functions
+        return {name: functions[name].rows for name in ("N", *self.enodes, *self.fired)}
 
     def _count(
         self, found: Saturation, matches: Mapping[str, int], spent: Mapping[str, timedelta], seconds: float
@@ -351,33 +359,32 @@ class _Engine:
         egglog 13 reports times a thousand times too small, in whole microseconds: where they add up to next to nothing,
         matches share instead.
         """
-        names = [f"r_{j}" for j in range(len(self.program.rules))]
-        times = {n: t.total_seconds() for n, t in spent.items()}
+        times = {n: t.total_seconds() for n, t in spent.items() if t}
         believable = sum(times.values()) > BELIEVED * seconds
         shares: Mapping[str, float] = times if believable else matches
         whole = sum(shares.values()) or 1.0
-        for j, name in enumerate(names):
-            found.matched[j] += matches.get(name, 0)
+        for name in self.rule_at.keys() & matches.keys():
+            j = self.rule_at[name]
+            found.matched[j] += matches[name]
             found.rule_seconds[j] += seconds * shares.get(name, 0) / whole
 
-    def _count_classes(self, found: Saturation, frozen: Sequence[Any], last: int) -> None:
+    def _count_classes(self, found: Saturation, frozen: Sequence[Tables], last: int) -> None:
         """Fill in the number of classes after every iteration; the last was counted when it was decoded."""
-        names = ["Leaf", *(s.egg for s in self.program.constructors.values())]
         for k, tables in enumerate(frozen):
             counted = tables is frozen[-1]
-            count = last if counted else len({row.output for name in names for row in tables[name].rows})
+            count = last if counted else len({row.output for name in self.enodes for row in tables[name]})
             enodes, _, matches, seconds = found.iterations[k]
             found.iterations[k] = enodes, count, matches, seconds
 
-    def _decode(self, tables: Any) -> tuple[EGraphSnapshot, int]:
+    def _decode(self, tables: Tables) -> tuple[EGraphSnapshot, int]:
         """Return the tables as a snapshot, and the number of classes."""
         classes: defaultdict[Any, int] = defaultdict(itertools.count().__next__)
         numbers = _Numbers(self.graph.value_to_i64)
         class_of, number = classes.__getitem__, numbers.__getitem__
         seen = EGraphSnapshot()
-        seen.class_of = {number(row.inputs[0]): class_of(row.output) for row in tables["N"].rows}
+        seen.class_of = {number(row.inputs[0]): class_of(row.output) for row in tables["N"]}
         for (op, n), s in self.program.constructors.items():
-            rows = tables[s.egg].rows
+            rows = tables[s.egg]
             if not s.attrs:
                 seen.enodes += [(op, tuple(map(class_of, row.inputs)), (), class_of(row.output)) for row in rows]
                 continue
@@ -385,9 +392,9 @@ class _Engine:
                 inputs = row.inputs
                 attrs = tuple(map(number, inputs[n:]))
                 seen.enodes.append((op, tuple(map(class_of, inputs[:n])), attrs, class_of(row.output)))
-        for j, rule in enumerate(self.program.rules):
+        for name, rule in zip(self.fired, self.program.rules, strict=True):
             n = len(rule.variables)
-            seen.fired.append([_firing(row.inputs, n, class_of, number) for row in tables[f"F_{j}"].rows])
+            seen.fired.append([_firing(row.inputs, n, class_of, number) for row in tables[name]])
         return seen, len(classes)
 
 
@@ -445,6 +452,6 @@ def _firing(
 
 
 def _one_iteration(sizes: Sequence[int]) -> int | None:
-    """Return the iteration (from 1) in which all of a count's growth happened; None where it took several."""
-    grown = [k for k, (a, b) in enumerate(zip([0, *sizes], sizes, strict=False), 1) if a != b]
+    """Return the iteration (from 1) in which all of a count's growth from 0 happened; None where it took several."""
+    grown = [k for k, (a, b) in enumerate(itertools.pairwise(sizes), 1) if a != b]
     return grown[0] if len(grown) == 1 else None
