@@ -12,6 +12,7 @@ from networks import dropping
 from wgpu_plans import counting, loading, on_owner
 
 from gdlab import ops
+from gdlab.base.errors import SessionError
 from gdlab.devices.wgpu import step_series
 from gdlab.devices.wgpu.step_series import StepSeries
 from gdlab.devices.wgpu.transitions import group_starts, uses_of
@@ -73,6 +74,27 @@ def test_steps_without_an_update_have_the_bits_of_steps_one_by_one(
         assert found(many) == found(one)
         assert [each.side_by_side for each in series_of(many)] == [room > 0] * len(series_of(many))
         assert many.traffic.submissions < one.traffic.submissions
+
+
+def test_where_the_adapter_has_no_memory_for_it_steps_run_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    with untrained() as one, untrained() as many:
+        program: Any = many.loaded.program
+        make, made = program._buffer, list[int]()
+
+        def refusing(nbytes: int, name: str) -> Any:
+            made.append(nbytes)
+            if len(made) == 12:  # in the midst of those of a step; inputs, loss and numbers come before
+                raise SessionError("device", f"tensor {name}", "no memory", "memory for it")
+            return make(nbytes, name)
+
+        monkeypatch.setattr(program, "_buffer", refusing)
+        for feed in feeds():
+            for name, data in feed.items():
+                one.set_input(name, data)
+            one.step()
+        many.step(COUNT, feeds())
+        assert [each.side_by_side for each in series_of(many)] == [False] and len(made) == 12
+        assert found(many) == found(one)
 
 
 def inferring() -> Session:

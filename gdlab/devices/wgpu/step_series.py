@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gdlab.base.errors import SessionError
 from gdlab.base.types import Array
 from gdlab.devices.base import Bound, Copy, RecordedPart, Region, StepCall
 from gdlab.devices.fit import round_up
@@ -103,7 +104,10 @@ class StepSeries:
         side by side, in one pass."""
         wholes = tuple(wholes)
         if self.side_by_side:
-            return [RecordedPart(steps := self._list(wholes), 0, len(steps))]
+            try:
+                return [RecordedPart(steps := self._list(wholes), 0, len(steps))]
+            except SessionError:  # there is no memory for it after all
+                self.side_by_side, self._steps, self._lists = False, [], {}
         steps = self._list((True,) * self.most if all(wholes) else wholes)
         forward, early, update = len(self.launches), self.program.update.early, len(self.update_launches)
         counts = [forward + (update if whole else early) for whole in wholes]
