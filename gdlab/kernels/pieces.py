@@ -262,7 +262,7 @@ def argument(arg: Arg, opaque: bool, operands: Mapping[int, str] | None = None) 
             return operands[arg.index] if operands is not None else f"x{arg.index}"
         case "op":
             return f"v{arg.index}"
-        case "acc" | "dual":
+        case "acc" | "dual" | "read":
             return arg.kind
         case "literal":
             return f"at_run_time({number(arg.value)})" if opaque else number(arg.value)

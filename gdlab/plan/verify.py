@@ -231,6 +231,8 @@ def _fits(arg: Arg, line: int, operands: int, sums: Sequence[str]) -> bool:
             return arg.kind in sums
         case "literal":
             return not math.isnan(arg.value)
+        case "read":
+            return False  # of a result alone
 
 
 # (elements that the core reads of its operands, elements of the prologue, elements of the epilogue) by kernel

@@ -506,6 +506,14 @@ def test_results_that_a_dispatch_cannot_store_are_refused() -> None:
             verify(with_dispatch(plan, replace(d, results=results)))
 
 
+def test_a_chain_has_no_line_of_what_a_kernel_reads() -> None:
+    plan = plan_of(graph_of(stored_sum))
+    d = merged(plan)
+    line = replace(d.epilogue[0], args=(Arg("read"), *d.epilogue[0].args[1:]))
+    with pytest.raises(CompileError, match="given read 0, wanted an earlier line or an operand"):
+        verify(with_dispatch(plan, replace(d, epilogue=(line, *d.epilogue[1:]))))
+
+
 def test_second_products_that_do_not_fit_are_refused() -> None:
     plan = plan_of(graph_of(summed))
     (d,) = plan.dispatches
