@@ -76,6 +76,7 @@ class QueueCounters:
 
 KEPT = 1 << 16  # losses that nobody has taken yet: a script that only steps holds no more of them
 IN_FLIGHT = 2  # steps
+EXPECTED = 32  # steps whose numbers a program is told ahead, at most
 
 
 # items of a submission ------------------------------------------------------------------------------------------------
@@ -406,6 +407,11 @@ class Program(ABC):
         """Run one step: the plan's dispatches, then the update's (with `scalars`: float32, `SCALARS` order), then the
         copies, which commute; not `whole`: of the update only the `early` dispatches, which add up gradients. `landing`
         tells when the step has ended, and takes copies; such a step has no loss in `losses`."""
+
+    def expect_scalars(self, rows: Sequence[Array]) -> None:
+        """Take note that the next steps will be given these very arrays, at most EXPECTED, in this order, unless
+        something changes meanwhile. Nothing depends on it but time."""
+        return
 
     @abstractmethod
     def step_in_parts(self, scalars: Array | None, parts: Sequence[StepPart]) -> Iterator[None]:

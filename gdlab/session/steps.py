@@ -11,11 +11,11 @@ import numpy as np
 from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.base.types import Array
 from gdlab.base.words import listed
-from gdlab.devices.base import BufferCopy, Readback, StepCall, StepPart
+from gdlab.devices.base import EXPECTED, BufferCopy, Readback, StepCall, StepPart
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session.loaded import LoadedPlan
 from gdlab.session.progress import PartialStep, Progress
-from gdlab.session.update_settings import scalars
+from gdlab.session.update_settings import Optimizer, ScalarRows
 from gdlab.session.updates import Updates
 from gdlab.session.values import Values
 
@@ -29,7 +29,7 @@ class Steps:
 
     def __init__(self, loaded: LoadedPlan, values: Values, updates: Updates, progress: Progress) -> None:
         self.loaded, self.values, self.updates, self.progress = loaded, values, updates, progress
-        self._scalars: tuple[object, Array] | None = None  # of the last step, and what they were computed from
+        self._scalars = ScalarRows(Optimizer(), 0, 0, False, 1)  # of the last step, and of some behind it
 
     def step(self, count: int | None = None, feeds: Sequence[Mapping[str, Any]] | None = None) -> None:
         """Make one step, or several, after checking that every tensor has a value."""
@@ -176,10 +176,16 @@ class Steps:
         reads, rule = self.loaded.plan.reads_scalars, self.updates.optimizer
         if rule.rule == "none" and not reads:
             return None
-        key = rule, adam_steps if rule.counts else 0, (self.progress.draw if step is None else step) if reads else 0
-        if self._scalars is None or self._scalars[0] != key:
-            self._scalars = key, scalars(*key)
-        return self._scalars[1]  # the same array while no number changes: programs then leave theirs as it is
+        updates = adam_steps if rule.counts else 0
+        number = (self.progress.draw if step is None else step) if reads else 0
+        found = self._scalars.find(rule, updates, number)  # the same array while no number changes
+        if found is None:
+            # more at once each time, as long as nothing else changes: the first step waits for them
+            count = 2 * len(self._scalars.rows) if self._scalars.ends_before(rule, updates, number) else 1
+            self._scalars = ScalarRows(rule, updates, number, reads, min(count, EXPECTED))
+            self.loaded.program.expect_scalars(self._scalars.rows)
+            found = self._scalars.rows[0]
+        return found
 
     def take_losses(self, wait: bool) -> list[tuple[int, float]]:
         """Return the (step, loss) pairs that became readable since the last call; `wait`: of all steps made."""

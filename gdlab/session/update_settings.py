@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
@@ -130,12 +130,47 @@ def above_zero(where: str, **values: float) -> list[float]:
 def scalars(optimizer: Optimizer, adam_steps: int, step: int = 0) -> Array:
     """Return the numbers that kernels read per step, as `SCALARS` and behind them the rule's own; steps count from 0,
     `adam_steps` are the updates of a rule that counts them, this one included."""
-    rule = None if optimizer.rule == "none" else RULES[optimizer.rule]
-    names, numbers = _NO_RULE if rule is None else _recipe(rule, optimizer)
-    given = numbers if rule is None else rule.per_step(numbers, max(adam_steps, 1))
-    row = [given[name] if name else 0.0 for name in names]
-    row[_LOW], row[_HIGH] = step & 0xFFFF, step >> 16 & 0xFFFF
-    return np.array(row, np.float32)
+    return ScalarRows(optimizer, adam_steps, step, False, 1).rows[0]
+
+
+class ScalarRows:
+    """The numbers that kernels read in up to `count` steps in a row, an array each. `updates`: those that the rule
+    counts, the one of the first step included, 0 if it counts none; `step`: the number of the first step where kernels
+    read that (`reads_step`), else 0."""
+
+    def __init__(self, optimizer: Optimizer, updates: int, step: int, reads_step: bool, count: int) -> None:
+        self.optimizer, self.first = optimizer, (updates, step)
+        self.advance = optimizer.counts, reads_step
+        rule = None if optimizer.rule == "none" else RULES[optimizer.rule]
+        names, numbers = _NO_RULE if rule is None else _recipe(rule, optimizer)
+        rows = list[list[float]]()
+        for k in range(count):
+            try:
+                given = numbers if rule is None else rule.per_step(numbers, max(updates + k * self.advance[0], 1))
+            except Exception:  # of a rule that ends before: its step may never come
+                if not rows:
+                    raise
+                break
+            rows.append(row := [given[name] if name else 0.0 for name in names])
+            number = step + k * reads_step
+            row[_LOW], row[_HIGH] = number & 0xFFFF, number >> 16 & 0xFFFF
+        self.rows: Sequence[Array] = list(np.array(rows, np.float32))
+
+    def find(self, optimizer: Optimizer, updates: int, step: int) -> Array | None:
+        """Return the numbers of a step, told as for the first one, if they are among these."""
+        k = self._place(optimizer, updates, step)
+        return self.rows[k] if 0 <= k < len(self.rows) else None
+
+    def ends_before(self, optimizer: Optimizer, updates: int, step: int) -> bool:
+        """Return whether the step is the one behind the last of these."""
+        return self._place(optimizer, updates, step) == len(self.rows)
+
+    def _place(self, optimizer: Optimizer, updates: int, step: int) -> int:
+        """Return the number of steps from the first of these to this one; −1 where it is none that comes behind."""
+        behind = updates - self.first[0], step - self.first[1]
+        k = max(behind)
+        same = optimizer is self.optimizer or optimizer == self.optimizer
+        return k if same and behind == (k * self.advance[0], k * self.advance[1]) else -1
 
 
 _LOW, _HIGH = SCALARS.index("step_low"), SCALARS.index("step_high")

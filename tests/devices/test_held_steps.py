@@ -3,12 +3,13 @@ order of work are those of steps submitted one by one."""
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,8 @@ from wgpu_plans import Load, counting, dispatch, doubling, loading, make_plan, o
 
 from gdlab import ops
 from gdlab.base.errors import SessionError
-from gdlab.devices.base import Copy, SharedBuffers
+from gdlab.base.types import Array
+from gdlab.devices.base import EXPECTED, Copy, SharedBuffers
 from gdlab.devices.wgpu import held_steps, wgpu_queue
 from gdlab.devices.wgpu import wgpu_device as room
 from gdlab.devices.wgpu.held_steps import IN_A_ROW
@@ -28,7 +30,9 @@ from gdlab.devices.wgpu.plan_replay import AT_ONCE, NO_UPDATE, WgpuProgram
 from gdlab.devices.wgpu.wgpu_queue import FIRST_PART, CommandsAhead, WgpuQueue, WgpuRecorded
 from gdlab.graph import Graph
 from gdlab.plan.records import ExecutionPlan
+from gdlab.plan.rules import RULES
 from gdlab.session import Session, SessionConfig, build
+from gdlab.session.update_settings import Optimizer, ScalarRows
 
 LONG = 60.0  # seconds without a step, after which nothing is submitted in a test
 MANY = 4 * FIRST_PART  # dispatches: parts of 32, 64 and 32
@@ -198,6 +202,13 @@ def test_an_error_behind_the_first_part_of_a_long_step(
     assert losses == [(1, MANY - 1.0), (2, 2.0 * (MANY - 1)), (3, done + MANY - 1)]
 
 
+def expected(program: WgpuProgram, *values: float) -> list[Array]:
+    """Numbers of steps, which the program is told to expect."""
+    rows = [np.full(8, value, np.float32) for value in values]
+    on_owner(program.expect_scalars, rows)
+    return rows
+
+
 def numbers_behind(program: WgpuProgram, numbers: Any) -> list[float]:
     """The first eight numbers that kernels read, once a step with these has ended."""
     on_owner(program.step, numbers)
@@ -228,22 +239,23 @@ def kept_by_wgpu() -> dict[str, int]:
     return {kind: int(getattr(report.hub, kind).numAllocated) for kind in kinds}
 
 
+@pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("plan", [counting, counting_long])
 @pytest.mark.parametrize("way", ["rebind", "configure", "lend", "close"])
 def test_what_was_recorded_ahead_is_dropped_without_effect(
-    load: Load, way: str, plan: Callable[[], ExecutionPlan], monkeypatch: pytest.MonkeyPatch
+    load: Load, way: str, plan: Callable[[], ExecutionPlan], known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if plan is counting_long:
         monkeypatch.setattr(wgpu_queue, "AHEAD_BYTES", 256)
     each = len(plan().dispatches) - 1.0
     program = load(plan())
     other = on_owner(WgpuProgram, program.gpu, counting(), True, SharedBuffers(program, ((0, 0),)))
-    on_owner(program.step, np.full(8, 3, np.float32))
-    on_owner(program.step, np.full(8, 4, np.float32))  # numbers that change
+    for numbers in expected(program, 3, 4, 5)[:2] if known else (np.full(8, k, np.float32) for k in (3, 4)):
+        on_owner(program.step, numbers)  # numbers that change
     (ahead,) = program.ahead.values()
-    assert ahead.upload is not None and not ahead.is_submitted
-    numbers, (count, loss) = program.queue.scalars, (program._memory_of(b) for b in (0, 1))
-    assert ahead.written == ([numbers, count, loss] if plan is counting else [numbers, count])
+    assert (ahead.numbers is not None) == known == (ahead.upload is None) and not ahead.is_submitted
+    scalars, (count, loss) = program.queue.scalars, (program._memory_of(b) for b in (0, 1))
+    assert ahead.written == ([scalars, count, loss] if plan is counting else [scalars, count])
     if way == "rebind":
         on_owner(program.rebind, 0, on_owner(lambda: program.gpu.buffer(64)))
     elif way == "configure":
@@ -359,19 +371,19 @@ def test_of_a_lost_device_what_was_recorded_ahead_is_not_submitted(
 
 
 @pytest.mark.parametrize("numbers", [None, np.full(8, 3, np.float32)], ids=["no numbers", "numbers"])
-@pytest.mark.parametrize("changing", [False, True])
+@pytest.mark.parametrize("told", ["constant", "changing", "expected"])
 def test_a_step_that_was_recorded_ahead_raises_once_the_device_is_lost(
-    load: Load, monkeypatch: pytest.MonkeyPatch, changing: bool, numbers: Any
+    load: Load, monkeypatch: pytest.MonkeyPatch, told: str, numbers: Any
 ) -> None:
     """Nothing is submitted, which would end the process."""
     monkeypatch.setattr(room, "_opened", {})
     lost, sent = room.open(), list[int]()
     program = on_owner(lost.load, counting())
-    for k in range(2):
-        on_owner(program.step, np.full(8, k, np.float32) if changing else None)
+    for row in expected(program, 0, 1, 2)[:2]:
+        on_owner(program.step, {"constant": None, "changing": row.copy(), "expected": row}[told])
     on_owner(program.wait)
     (ahead,) = program.ahead.values()
-    assert (ahead.upload is not None) == changing
+    assert (ahead.numbers is not None, ahead.upload is not None) == (told == "expected", told == "changing")
     on_owner(lost.gpu.device.destroy)
     monkeypatch.setattr(WgpuQueue, "send", lambda *given: sent.append(1))
     with pytest.raises(SessionError, match="step 3: recording.*is lost"):
@@ -427,14 +439,15 @@ def test_an_error_of_a_recording_ahead_is_told_by_the_step_that_it_is_for(
     assert on_owner(program.losses, True) == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]
 
 
-def test_a_step_without_numbers_leaves_those_of_the_last_one(load: Load) -> None:
-    """Also where one with other numbers was expected: what it would have copied them from is mapped, and a submission
-    that reads mapped memory ends the process."""
+@pytest.mark.parametrize("known", [True, False])
+def test_a_step_without_numbers_leaves_those_of_the_last_one(load: Load, known: bool) -> None:
+    """Also where one with other numbers was expected: a mapped buffer that it would have copied them from is filled all
+    the same, for a submission that reads mapped memory ends the process."""
     program = load(counting())
-
-    for k in range(3):
-        assert numbers_behind(program, np.full(8, k, np.float32)) == [float(k)] * 8
-    assert program.ahead[True].upload is not None
+    rows = expected(program, 0, 1, 2, 3) if known else [np.full(8, k, np.float32) for k in range(3)]
+    for k, row in enumerate(rows[:3]):
+        assert numbers_behind(program, row) == [float(k)] * 8
+    assert (program.ahead[True].numbers is not None) == known == (program.ahead[True].upload is None)
     assert [numbers_behind(program, None) for _ in range(3)] == [[2.0] * 8] * 3
     assert numbers_behind(program, np.full(8, 5, np.float32)) == [5.0] * 8
     assert len(on_owner(program.losses, True)) == 7
@@ -456,23 +469,139 @@ def test_a_session_steps_on_once_its_rule_is_cleared() -> None:
     assert len(losses) == 12 and len(set(losses[4:9])) == 1 and losses[8] > losses[9] > losses[11]
 
 
-def test_numbers_that_change_are_written_where_a_step_copies_them_from(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Constant ones are in place; either way the next program that reads them finds them there."""
-    program, written = load(counting()), list[int]()
-    put = WgpuQueue.put
-    monkeypatch.setattr(WgpuQueue, "put", lambda *given: (written.append(1), put(*given))[1])
+@pytest.fixture
+def puts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of each write to the adapter from now on."""
+    written, put = list[int](), WgpuQueue.put
 
+    def noted(self: WgpuQueue, where: str, memory: Any, data: Any, start: int = 0) -> None:
+        written.append(memoryview(data).nbytes)
+        put(self, where, memory, data, start)
+
+    monkeypatch.setattr(WgpuQueue, "put", noted)
+    return written
+
+
+def test_expected_numbers_are_written_together(load: Load, puts: list[int]) -> None:
+    """The first step writes its own, for nothing is recorded then; the second records the third, which copies them."""
+    program = load(counting())
+    rows, stride = expected(program, *range(6)), int(program.queue.scalars.size)
+    puts.clear()
+    assert [numbers_behind(program, row)[0] for row in rows] == [*map(float, range(6))]
+    assert puts == [32, 32, 6 * stride], "the third and those behind it copy what is there"
+    assert program.ahead[True].numbers is None, "nobody knows what comes now"
+    assert program.ahead[True].upload is not None
+    assert numbers_behind(program, np.full(8, 7, np.float32)) == [7.0] * 8
+    following = expected(program, 8, 9, 10)
+    assert [numbers_behind(program, row)[0] for row in following] == [8.0, 9.0, 10.0] and puts[3:] == [3 * stride]
+    assert on_owner(program.losses, True)[-1] == (10, 10.0)
+
+
+def test_numbers_that_nobody_expects_are_written_where_a_step_copies_them_from(load: Load, puts: list[int]) -> None:
+    """Constant ones are in place; either way the next program that reads them finds them there."""
+    program = load(counting())
+    puts.clear()
     fixed = np.full(8, 7, np.float32)
-    assert [numbers_behind(program, fixed)[0] for _ in range(4)] == [7.0] * 4 and len(written) == 1
+    assert [numbers_behind(program, fixed)[0] for _ in range(4)] == [7.0] * 4 and len(puts) == 1
     assert [numbers_behind(program, np.full(8, k, np.float32)) for k in range(6)] == [[float(k)] * 8 for k in range(6)]
-    assert len(written) == 2, "the first that changed; then each is written ahead of its copy"
+    assert len(puts) == 2, "the first that changed; then each is written ahead of its copy"
     assert 1 <= len(program.queue.uploads) <= 3
     assert [numbers_behind(program, fixed)[0] for _ in range(3)] == [7.0] * 3
-    before = len(written)
-    assert [numbers_behind(program, fixed)[0] for _ in range(3)] == [7.0] * 3 and len(written) == before
+    before = len(puts)
+    assert [numbers_behind(program, fixed)[0] for _ in range(3)] == [7.0] * 3 and len(puts) == before
     assert on_owner(program.losses, True)[-1][0] == 16
+
+
+def test_numbers_other_than_expected(load: Load) -> None:
+    """A step gets its own, whatever was expected, and those behind it get theirs."""
+    program, rng = load(counting()), np.random.default_rng(7)
+    for _ in range(40):
+        rows = expected(program, *rng.normal(size=int(rng.integers(1, EXPECTED + 1))))
+        for row in rows[: int(rng.integers(0, 6))]:
+            match int(rng.integers(0, 5)):
+                case 0:  # another one
+                    row = np.full(8, rng.normal(), np.float32)
+                case 1:  # one of these, out of order
+                    row = rows[int(rng.integers(0, len(rows)))]
+                case 2:
+                    expected(program, 1, 2, 3)
+            assert numbers_behind(program, row) == row.tolist()
+            if rng.integers(0, 3) == 0:
+                assert numbers_behind(program, row) == row.tolist(), "again the same"
+
+
+def test_what_is_recorded_for_two_ways_of_a_step_copies_from_rows_of_one_memory(load: Load) -> None:
+    """A step that is not whole may leave what was recorded for the next whole one; then other numbers are expected."""
+    program = load(counting())
+    rows = expected(program, 1, 2, 3, 4)
+    for row in rows[:2]:
+        assert numbers_behind(program, row) == row.tolist()
+    assert program.ahead[True].numbers is not None and program.ahead[True].numbers.row == 2
+    others = expected(program, 5, 6, 7, 8)
+    for row in others[:2]:
+        on_owner(program.step, row, False)
+    assert program.ahead[False].numbers is not None and program.ahead[False].numbers.row == 2
+    assert numbers_behind(program, rows[2]) == [3.0] * 8, "where 7 is written now"
+    on_owner(program.step, others[2], False)
+    into = memoryview(bytearray(32))
+    on_owner(program.queue.read, "test", program.queue.scalars, into)
+    assert into.cast("f").tolist() == [7.0] * 8
+
+
+def test_a_session_tells_the_numbers_of_steps_ahead(puts: list[int]) -> None:
+    """More each time, up to EXPECTED; a rate that changes in each step tells no more than that step's."""
+    needs("wgpu")
+    with training("adam") as session, training("adam") as other:
+        puts.clear()
+        for _ in range(80):
+            session.step()
+            session.wait()
+        assert len(session.steps._scalars.rows) == EXPECTED
+        tables = [size for size in puts if size > 256]
+        assert tables == [256 * rows for rows in (2, 4, 8, 16, 32, 32)] and len(puts) <= 2 * len(tables) + 1
+        for k in range(20):
+            other.set_adam(1e-2 / (k + 1))
+            other.step()
+            other.wait()
+            assert len(other.steps._scalars.rows) <= 2
+
+
+@pytest.mark.parametrize("rule", ["adam", "accumulated"])
+def test_expected_numbers_change_no_bit(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("wgpu")
+
+    def found() -> list[object]:
+        with training(rule) as session:
+            for k in range(100):
+                if k in (20, 37, 70):
+                    session.set_adam(1e-2 / k)
+                session.step(3 if k % 9 == 8 else None)
+                session.wait()
+            return [session.take_losses(True), session.read_param("a").tobytes(), session.adam_step_count()]
+
+    ahead = found()
+    monkeypatch.setattr(WgpuProgram, "expect_scalars", lambda self, rows: None)
+    assert ahead == found()
+
+
+def test_a_rule_may_end_before_the_steps_that_are_told_ahead() -> None:
+    """Its error is that of the step that it has no numbers for."""
+    rows = ScalarRows(Optimizer("adam", 0.1), 1, 0, False, 8).rows
+    assert len(rows) == 8
+
+    def until_third(numbers: Mapping[str, float], updates: int) -> Mapping[str, float]:
+        if updates > 3:
+            raise LookupError("no rate")
+        return ADAM.per_step(numbers, updates)
+
+    ADAM = RULES["adam"]
+    ending = dataclasses.replace(ADAM, per_step=until_third)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RULES, "adam", ending)
+        found = ScalarRows(Optimizer("adam", 0.1), 1, 0, False, 8).rows
+        assert [row.tolist() for row in found] == [row.tolist() for row in rows[:3]]
+        with pytest.raises(LookupError, match="no rate"):
+            ScalarRows(Optimizer("adam", 0.1), 4, 0, False, 8)
 
 
 # held -----------------------------------------------------------------------------------------------------------------

@@ -194,6 +194,9 @@ class WgpuProgram(Program):
         self._step(self._whole(whole), scalars, None, moved, landing)
         self.counters.landed(copies)
 
+    def expect_scalars(self, rows: Sequence[Array]) -> None:
+        self.queue.expect(rows)
+
     def _plain_step(self, scalars: Array | None, whole: bool) -> None:
         """Make a step, or hold it where it stands behind others: see `held_steps.py`."""
         number, held = self.counters.forwards + 1, self.held

@@ -33,6 +33,7 @@ from gdlab.devices.base import (
     Stamp,
 )
 from gdlab.devices.buffer_pool import size_class
+from gdlab.devices.wgpu.expected_numbers import ExpectedNumbers, NumbersAhead
 from gdlab.devices.wgpu.pass_recording import RecordedRows, Row, record_pass
 from gdlab.devices.wgpu.readback import SUCCESS, Fence, Mapped, Pace, WgpuReadback
 from gdlab.devices.wgpu.transitions import group_starts, naming, read_ahead, uses_of
@@ -110,14 +111,15 @@ class CommandsAhead:
     """A finished command buffer that must be submitted, once: as a step, or the beginning of one, by `submit_ahead`, or
     without effect by `spend`. wgpu-native (29) never releases a finished command buffer that was not submitted, nor
     what it names. `items` and `readback` are those of the whole step: the command buffer has the first of its `parts`,
-    the others are recorded once that is submitted. `upload`: the mapped buffer that it copies the numbers of the step
-    from, to be filled before."""
+    the others are recorded once that is submitted. Where the numbers of the step change, it copies them from
+    `numbers`, or, if nobody expects any, from the mapped buffer `upload`, to be filled before."""
 
     queue: WgpuQueue
     commands: Any
     items: Sequence[Item]
     parts: Sequence[Sequence[Item]]
     readback: WgpuReadback | Fence
+    numbers: NumbersAhead | None
     upload: Mapped | None
 
     @property
@@ -133,7 +135,7 @@ class CommandsAhead:
     @property
     def written(self) -> list[Any]:
         """The memory that it writes, but for its readback."""
-        numbers = [] if self.upload is None else [self.queue.scalars]
+        numbers = [] if self.numbers is None and self.upload is None else [self.queue.scalars]
         bounds = [b for item in self.parts[0] if isinstance(item, (Recorded, RecordedPart)) for b in item.bounds]
         return list(dict.fromkeys([*numbers, *_memory_written(bounds)]))
 
@@ -172,7 +174,8 @@ class WgpuQueue(Queue):
         self._scalars_handle = self.scalars._internal
         self._written: Array | None = None  # scalars
         self.changing = False  # whether the last numbers were others than those before
-        self.uploads: deque[Mapped] = deque()  # through which steps that were recorded ahead get their numbers
+        self.expected = ExpectedNumbers(self)
+        self.uploads: deque[Mapped] = deque()  # for numbers that nobody expects
 
     # memory -----------------------------------------------------------------------------------------------------------
     def make(self, nbytes: int, name: str = "") -> Any:
@@ -262,6 +265,7 @@ class WgpuQueue(Queue):
         self.changing = numbers is not None and numbers is not self._written
         if numbers is None or not self.changing:
             return self.check_alive(where)
+        self.expected.pass_by(numbers)
         self.put(where, self.scalars, np.ascontiguousarray(numbers, np.float32))
         self._written = numbers
 
@@ -290,6 +294,10 @@ class WgpuQueue(Queue):
             found.append([Copy(memory, next(rows) * nbytes, self.scalars, 0, nbytes, counted=False)] if new else [])
             last = numbers
         return found, [memory]
+
+    def expect(self, rows: Sequence[Array]) -> None:
+        """Take note of the numbers of the next steps: these very arrays, in this order, unless something changes."""
+        self.expected.rows, self.expected.place, self.expected.written = rows, 0, False
 
     def scalars_are(self, numbers: Array | None) -> None:
         """Remember the numbers that the last submission leaves in place."""
@@ -324,14 +332,17 @@ class WgpuQueue(Queue):
     def ahead(self, where: str, items: Sequence[Item], readback: WgpuReadback | Fence) -> CommandsAhead:
         """Record items that `submit_ahead` submits, once, behind the numbers of their step where these change; their
         end is that of the readback. Of a long list only the first part is recorded."""
-        upload, whole = None, all(item.ahead == item.count for item in items if type(item) is WgpuRecorded)
+        whole = all(item.ahead == item.count for item in items if type(item) is WgpuRecorded)
         parts = [items] if whole else list(_growing(items, ahead=True))
-        first = parts[0]
-        if self.changing:
+        first, upload = parts[0], None
+        numbers = self.expected.next(where) if self.changing else None
+        if numbers is not None:
+            first = [self.expected.copy(numbers), *first]
+        elif self.changing:
             upload = self._upload()
             first = [Copy(upload.owner, 0, self.scalars, 0, upload.nbytes, counted=False), *first]
         commands = self.gpu.record(where, partial(self._encode, first))
-        return CommandsAhead(self, commands, items, parts, readback, upload)
+        return CommandsAhead(self, commands, items, parts, readback, numbers, upload)
 
     def _upload(self) -> Mapped:
         """Return a mapped buffer for the numbers of a step."""
@@ -345,17 +356,23 @@ class WgpuQueue(Queue):
         readback."""
         self._throttle()
         upload, pace, gpu = ahead.upload, self._pace_of(ahead.items), self.gpu
-        if upload is None and numbers is not None and numbers is not self._written:
-            self.put(where, self.scalars, np.ascontiguousarray(numbers, np.float32))
         self.changing = numbers is not None and numbers is not self._written
+        given = self._written if numbers is None else numbers  # a step without numbers leaves those of the last one
+        if given is None:
+            given = np.zeros(int(self.scalars.size) // 4, np.float32)
+        if ahead.numbers is not None:
+            self.expected.make_right(where, ahead.numbers, given)
+        elif upload is None and self.changing:
+            self.put(where, self.scalars, np.ascontiguousarray(given, np.float32))
         with gpu.checked(where) as calls:  # one for all
             self._write_nothing()
             calls.raise_error()  # the device is lost: nothing may be submitted
-            if upload is not None:  # a step without numbers leaves those of the last one
-                last = np.zeros(upload.nbytes // 4) if self._written is None else self._written
-                upload.fill(np.ascontiguousarray(last if numbers is None else numbers, np.float32))
+            if upload is not None:
+                upload.fill(np.ascontiguousarray(given, np.float32))
             if numbers is not None:
                 self._written = numbers
+                if self.changing:
+                    self.expected.pass_by(numbers)
             rest = ahead.parts[1:]
             if len(rest) > 1 and self._is_busy():
                 rest = [_joined(rest)]
