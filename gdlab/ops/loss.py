@@ -5,10 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from gdlab.graph import Value
-from gdlab.op import Bad, Grads, Sample, fused, want
-from gdlab.ops.norm import log_softmax
+from gdlab.op import Bad, Grads, Sample, Shader, fused, want
+from gdlab.op.numpy_form import KernelBuilder, KernelConstants
+from gdlab.ops.norm import column_each, log_softmax, row_kernel, shifted_powers
 
 PAIRS = (Sample((3, 5), (3, 5)), Sample((2, 300), (2, 300), low=0), Sample((2, 3, 4), (2, 3, 4)), Sample((1,), (1,)))
+ROWS_OF_TWO = (
+    *(Sample(shape, shape, low=low) for shape, low in (((3, 5), 0), ((2, 300), -3), ((2, 257), -3), ((4, 1), 0))),
+    Sample((2, 3), (2, 3), values=([[1e4, -1e4, 0.0], [0.0, 0.0, 0.0]], None)),
+)
 UNEQUAL = (
     Bad(("f32[3, 5]", "f32[5]"), "given f32[3, 5] and f32[5], wanted equal shapes"),
     Bad(("f32[3]", "u32[3]"), "wanted f32 operands"),
@@ -36,7 +41,7 @@ def _two_matrices(logits: Value, labels: Value) -> None:
 )  # fmt: skip
 def cross_entropy_loss(logits: Value, labels: Value) -> Value:
     """−(1/b) Σ labels · log_softmax(logits): f32[b, n], f32[b, n] -> f32[1]. Labels are weights of any sum."""
-    return -(labels * log_softmax(logits)).sum_inner().mean_all()
+    return -label_log_likelihood(logits, labels).mean_all()
 
 
 @cross_entropy_loss.vjp
@@ -52,6 +57,29 @@ def _(g: Value, out: Value, logits: Value, labels: Value) -> Grads:
     )
 
 
+def _likelihood_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    shape = c["ROWS"], c["WIDTH"]
+    shifted = builder.temporary(shape)
+    _, total = shifted_powers(builder, builder.operand(0, shape), shifted)
+    builder.calls.append((np.log, (total, total)))
+    builder.call(np.subtract, shifted, total, shifted)
+    builder.call(np.multiply, shifted, builder.operand(1, shape), shifted)
+    builder.row_sums(shifted, builder.out((shape[0], 1)))
+
+
+@fused(
+    label="",
+    family="loss",
+    private=True,
+    kernel=Shader("label_log_likelihood.wgsl", column_each(8), in_bounds=True, numpy_form=_likelihood_form),
+    samples=ROWS_OF_TWO,
+    check=_two_matrices,
+)
+def label_log_likelihood(logits: Value, labels: Value) -> Value:
+    """Σ labels · log_softmax(logits) of each row: f32[b, n], f32[b, n] -> f32[b]."""
+    return (labels * log_softmax(logits)).sum_inner()
+
+
 def _one_share(logits: Value, labels: Value, share: Value) -> None:
     want(logits.shape == labels.shape and share.shape == (1,), "logits[b, n], labels[b, n] and share[1]")
 
@@ -65,7 +93,30 @@ def _one_share(logits: Value, labels: Value, share: Value) -> None:
 )
 def cross_entropy_logits_grad(logits: Value, labels: Value, share: Value) -> Value:
     """share · (softmax(logits) · Σ labels − labels): f32[b, n], f32[b, n], f32[1] -> f32[b, n]."""
-    return (log_softmax(logits).exp() * labels.sum_inner() - labels) * share
+    return softmax_residual(logits, labels) * share
+
+
+def _residual_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    shape = c["ROWS"], c["WIDTH"]
+    out, column, labels = builder.out(shape), builder.temporary((shape[0], 1)), builder.operand(1, shape)
+    powers, total = shifted_powers(builder, builder.operand(0, shape), out)
+    builder.row_sums(labels, column)
+    builder.call(np.divide, column, total, column)
+    builder.call(np.multiply, powers, column, powers)
+    builder.call(np.subtract, powers, labels, out)
+
+
+@fused(
+    label="",
+    family="loss",
+    private=True,
+    kernel=row_kernel("softmax_residual", 8, _residual_form),
+    samples=ROWS_OF_TWO,
+    check=_two_matrices,
+)
+def softmax_residual(logits: Value, labels: Value) -> Value:
+    """softmax(logits) · Σ labels − labels, each row for itself: f32[b, n], f32[b, n] -> f32[b, n]."""
+    return log_softmax(logits).exp() * labels.sum_inner() - labels
 
 
 _LO, _HI = 1e-7, 1 - 1e-7

@@ -106,7 +106,7 @@ def _softmax(x: Array) -> Array:
     return powers / total
 
 
-def _shifted(builder: KernelBuilder, x: Array, out: Array) -> tuple[Array, Array]:
+def shifted_powers(builder: KernelBuilder, x: Array, out: Array) -> tuple[Array, Array]:
     """Write x − max to `out`; then e to that, and its sum per row."""
     powers, column = builder.temporary(x.shape), builder.temporary((x.shape[0], 1))
     builder.row_maxima(x, column)
@@ -119,7 +119,7 @@ def _shifted(builder: KernelBuilder, x: Array, out: Array) -> tuple[Array, Array
 def _softmax_form(builder: KernelBuilder, c: KernelConstants) -> None:
     shape = c["ROWS"], c["WIDTH"]
     out = builder.out(shape)
-    powers, total = _shifted(builder, builder.operand(0, shape), out)
+    powers, total = shifted_powers(builder, builder.operand(0, shape), out)
     builder.call(np.divide, powers, total, out)
 
 
@@ -156,7 +156,7 @@ def _log_softmax(x: Array) -> Array:
 def _log_softmax_form(builder: KernelBuilder, c: KernelConstants) -> None:
     shape = c["ROWS"], c["WIDTH"]
     out = builder.out(shape)
-    _, total = _shifted(builder, builder.operand(0, shape), out)
+    _, total = shifted_powers(builder, builder.operand(0, shape), out)
     builder.calls.append((np.log, (total, total)))
     builder.call(np.subtract, out, total, out)
 
@@ -286,12 +286,13 @@ def _norm_grad_form(centre: bool, builder: KernelBuilder, c: KernelConstants) ->
     ]
 
 
-def _column_each(passes: int) -> WorkRule:
+def column_each(passes: int) -> WorkRule:
     """Return the work of a kernel that makes one number of each row."""
 
     def rule(types: tuple[TensorType, ...], result: TensorType, attrs: Mapping[str, Any]) -> Work:
         rows, width = result.num_elements, types[0].shape[-1]
-        return Work(rows, width, {"ROWS": rows, "WIDTH": width, "EPS": attrs["eps"]}, passes * rows * width)
+        eps = {"EPS": attrs["eps"]} if "eps" in attrs else {}
+        return Work(rows, width, {"ROWS": rows, "WIDTH": width, **eps}, passes * rows * width)
 
     return rule
 
@@ -307,7 +308,7 @@ def _size_form(centre: bool, builder: KernelBuilder, c: KernelConstants) -> None
 
 def _size_kernel(name: str, centre: bool) -> Shader:
     passes = 5 if centre else 2
-    work, form = _column_each(passes), partial(_size_form, centre)
+    work, form = column_each(passes), partial(_size_form, centre)
     return Shader(_files(name, LAYER_ROW if centre else RMS_ROW), work, in_bounds=True, numpy_form=form)
 
 

@@ -32,7 +32,7 @@ from gdlab.graph import Graph
 from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.rules import RULES
 from gdlab.session import Session, SessionConfig, build
-from gdlab.session.update_settings import Optimizer, ScalarRows
+from gdlab.session.update_settings import Optimizer, ScalarRows, scalars
 
 LONG = 60.0  # seconds without a step, after which nothing is submitted in a test
 MANY = 4 * FIRST_PART  # dispatches: parts of 32, 64 and 32
@@ -530,22 +530,24 @@ def test_numbers_other_than_expected(load: Load) -> None:
                 assert numbers_behind(program, row) == row.tolist(), "again the same"
 
 
-def test_what_is_recorded_for_two_ways_of_a_step_copies_from_rows_of_one_memory(load: Load) -> None:
-    """A step that is not whole may leave what was recorded for the next whole one; then other numbers are expected."""
+def test_what_is_recorded_for_two_kinds_of_steps_copies_from_one_memory(load: Load) -> None:
+    """A step that is not whole leaves what was recorded for the next whole one; then other numbers are expected."""
     program = load(counting())
-    rows = expected(program, 1, 2, 3, 4)
-    for row in rows[:2]:
+    rows = expected(program, 1, 2, 3, 4, 5)
+    for row in rows[:3]:
         assert numbers_behind(program, row) == row.tolist()
-    assert program.ahead[True].numbers is not None and program.ahead[True].numbers.row == 2
-    others = expected(program, 5, 6, 7, 8)
+    assert program.ahead[True].numbers is not None and program.ahead[True].numbers.row == 3
+    others = expected(program, 6, 7, 8, 9)
     for row in others[:2]:
         on_owner(program.step, row, False)
     assert program.ahead[False].numbers is not None and program.ahead[False].numbers.row == 2
-    assert numbers_behind(program, rows[2]) == [3.0] * 8, "where 7 is written now"
-    on_owner(program.step, others[2], False)
-    into = memoryview(bytearray(32))
-    on_owner(program.queue.read, "test", program.queue.scalars, into)
-    assert into.cast("f").tolist() == [7.0] * 8
+    assert numbers_behind(program, rows[3]) == [4.0] * 8, "where 9 is written now"
+    for row in others[2:]:
+        on_owner(program.step, row, False)
+        into = memoryview(bytearray(32))
+        on_owner(program.queue.read, "test", program.queue.scalars, into)
+        assert into.cast("f").tolist() == row.tolist()
+        assert (program.ahead[False].numbers is None) == (row is others[3])
 
 
 def test_a_session_tells_the_numbers_of_steps_ahead(puts: list[int]) -> None:
@@ -582,6 +584,19 @@ def test_expected_numbers_change_no_bit(rule: str, monkeypatch: pytest.MonkeyPat
     ahead = found()
     monkeypatch.setattr(WgpuProgram, "expect_scalars", lambda self, rows: None)
     assert ahead == found()
+
+
+def test_rows_are_found_by_both_numbers_of_a_step() -> None:
+    """With dropout and gradients that are summed, one goes on in each step and the other in some."""
+    adam = Optimizer("adam", 0.1)
+    rows = ScalarRows(adam, 3, 10, True, 4)
+    for k in range(4):
+        found = rows.find(Optimizer("adam", 0.1), 3 + k, 10 + k)
+        assert found is rows.rows[k] and found.tolist() == scalars(adam, 3 + k, 10 + k).tolist()
+    others = ((3, 11), (4, 10), (2, 9), (7, 14), (4, 12), (5, 11))
+    assert [rows.find(adam, *other) for other in others] == [None] * len(others)
+    assert rows.find(Optimizer("adam", 0.2), 3, 10) is None and rows.find(Optimizer("adamw", 0.1), 3, 10) is None
+    assert rows.ends_before(adam, 7, 14) and not rows.ends_before(adam, 6, 14) and not rows.ends_before(adam, 8, 15)
 
 
 def test_a_rule_may_end_before_the_steps_that_are_told_ahead() -> None:

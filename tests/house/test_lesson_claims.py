@@ -82,9 +82,9 @@ def tour(names: Names, _: str) -> Claims:
     (relu,) = kept_by(document, "differentiate:written", "relu")
     assert relu[0] == "relu h" and relu in kept_by(document, "differentiate:written", "matmul")
     yield ["`h` twice", nbytes(relu[1])]
-    slot, writer, reader, heir = shared(document, "LogSoftmax", "relu_grad")
+    slot, writer, reader, heir = shared(document, "z", "relu_grad")
     size = nbytes(document.plan("slots")[slot]["nbytes"])
-    yield [f"Dispatch {writer} writes `LogSoftmax`", f"dispatch {heir} writes `relu_grad`", f"dispatch {reader} is the",
+    yield [f"Dispatch {writer} writes `z`", f"dispatch {heir} writes `relu_grad`", f"dispatch {reader} is the",
            f"slot {slot}, {size}"]  # fmt: skip
     label = "MatMul+BiasAdd→FusedMatMulAdd"
     written, optimized = document.nodes("written"), document.nodes("optimized")

@@ -54,7 +54,7 @@ def test_each_rule_finds_its_breach(mlp: Document) -> None:
         data["plan"]["intervals"]["last_group"] = [9] * data["plan"]["intervals"]["count"]
 
     def early(data: dict[str, Any]) -> None:
-        data["plan"]["dispatches"]["reads"]["ids"][0] = mlp.plan("dispatches")[11]["writes"][0]
+        data["plan"]["dispatches"]["reads"]["ids"][0] = mlp.plan("dispatches")[9]["writes"][0]
 
     def lose_lines(data: dict[str, Any]) -> None:
         unlink(data, "line", "node:0")

@@ -53,7 +53,7 @@ def values(study: Study) -> list[dict[str, Any]]:
 def test_what_is_watched_and_what_was_looked_at(study: Study) -> None:
     h, grad, w2 = values(study)
     assert [v["name"] for v in (h, grad, w2)] == ["h", "w1.grad", "w2"]
-    assert [v["about"] for v in (h, grad, w2)] == ["node:0.6", "interval:17", "node:0.7"]
+    assert [v["about"] for v in (h, grad, w2)] == ["node:0.6", "interval:15", "node:0.7"]
     assert [(v["step"], v["dispatch"], v["place"]) for v in (h, grad, w2)] == [(3, -1, "after step 3")] * 3
     for value, data in ((grad, study.session.read_param_grad("w1")), (w2, study.session.read_param("w2"))):
         want = summarize(data).to_json()
@@ -147,8 +147,8 @@ def test_the_text_twin_has_bars_and_a_map(study: Study) -> None:
     assert lines[at + 1 : at + 4] == [f"node:0.7   {line}" for line in told.lines()]
     assert lines[at + 4 : at + 17] == [f"node:0.7   {line}" for line in told.picture()] and lines[at + 17] == ""
     assert "\N{MINUS SIGN}" in lines[at + 1] and "-0" not in lines[at + 1]
-    only = twin(study.doc, "session", "interval:17").split("\n")
-    assert [line for line in only if line.startswith("node:")] == [] and "interval:17 w1.grad : f32[12, 16]" in only[5]
+    only = twin(study.doc, "session", "interval:15").split("\n")
+    assert [line for line in only if line.startswith("node:")] == [] and "interval:15 w1.grad : f32[12, 16]" in only[5]
 
 
 def test_bars_begin_at_zero_and_maps_mark_what_is_not_finite() -> None:
