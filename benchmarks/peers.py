@@ -2,7 +2,9 @@
 
 Contestants take turns, round by round. Each figure is the median over the rounds of milliseconds per step: waited for
 step by step, queued (many calls, one wait), and of ours in one call of `step(n)`. Before anything is timed the losses
-of the first steps are compared, and all run for a second: an idle GPU has a low clock.
+of the first steps are compared, and all run for a second: an idle GPU has a low clock. A turn begins with a tenth of
+its steps that are not timed, whoever's it is: the first steps behind another contestant pay for the change (caches;
+from CUDA's context to Vulkan's, 0.3 ms for the first one of ours).
 """
 
 from __future__ import annotations
@@ -159,6 +161,7 @@ def race(runners: dict[str, Any], rounds: int = ROUNDS, seconds: float = SECONDS
     found: dict[str, list[list[float]]] = {name: [[] for _ in ways[name]] for name in runners}
     for _ in range(rounds):
         for name, runner in runners.items():
+            waited(runner, max(1, count[name] // 10))
             for way, times in zip(ways[name], found[name], strict=True):
                 times.append(way(runner, count[name]))
     return {name: tuple(map(statistics.median, times)) for name, times in found.items()}

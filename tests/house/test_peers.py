@@ -79,7 +79,7 @@ def test_everybody_makes_as_many_steps_both_ways(monkeypatch: pytest.MonkeyPatch
     runners = {"gdlab cpu": CountsAtOnce(), "other": Counts()}
     found = peers.race(runners, rounds=2, seconds=1.0)
     for runner, ways in zip(runners.values(), (3, 2), strict=True):
-        assert runner.steps == 1 + ways * 2 * 200 and runner.waits == 1 + 2 * (200 + ways - 1)
+        assert runner.steps == 1 + 2 * (20 + ways * 200) and runner.waits == 1 + 2 * (20 + 200 + ways - 1)
     assert [len(times) for times in found.values()] == [3, 2]
     assert all(0 < time < 1e-3 for times in found.values() for time in times)
     others = {"x": (4.0, 2.0), "y": (5.0, 1.0)}
