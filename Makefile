@@ -6,7 +6,8 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 PYTHON := .venv/bin/python
-PIP := $(PYTHON) -m pip install --quiet --disable-pip-version-check --prefer-binary
+# without compiling: Python does that for the modules that are imported, a tenth of them (76 instead of 46 s, 2 cores)
+PIP := $(PYTHON) -m pip install --quiet --disable-pip-version-check --prefer-binary --no-compile
 FRONT := gdlab/labextension/package.json
 FRONT_SOURCES := $(shell find labextension/src labextension/build.mjs labextension/package.json labextension/package-lock.json -type f)
 ROOT := $(filter 0,$(shell id -u))
