@@ -60,7 +60,7 @@ GOLDEN = [
     "2 found",
     "8 lines, matmul, fused_matmul_add, 3 nodes, 3 dispatches, 3 buffers",
     "8 lines, add, fused_matmul_add, 3 nodes, 3 dispatches, 3 buffers",
-    "8 lines, relu, relu + relu_grad, dispatches 0 + 9, buffers relu + relu_grad",
+    "8 lines, relu, relu + relu_grad, dispatches 0 + 7, buffers relu + relu_grad",
     "8 lines, add, fused_matmul_add, 3 nodes, 3 dispatches, 3 buffers",
 ]
 

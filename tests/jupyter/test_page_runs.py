@@ -201,8 +201,8 @@ def test_back_crosses_the_end_of_a_step_and_changes_nothing(tmp_path: Path, open
     reader.wait(lambda: reader.value("step") == 3, "the end of the step")
     assert reader.value("loss") == pytest.approx(losses[2], rel=2e-4)
     page.locator("[data-command=back]").click()  # behind the last but one of its updates
-    reader.wait(lambda: reader.value("step") == 2 and "paused: after dispatch 12" in reader.text("state"), "back")
-    for at in (11, 10):
+    reader.wait(lambda: reader.value("step") == 2 and "paused: after dispatch 10" in reader.text("state"), "back")
+    for at in (9, 8):
         page.locator("[data-command=back]").click()
         reader.wait(lambda at=at: f"after dispatch {at} " in reader.text("state"), f"dispatch {at}")  # type: ignore[misc]
     assert "replayed from the start of the step" in page.locator(".gd-events").inner_text()
