@@ -295,14 +295,14 @@ def check_device(
             assert failure is None, f"{label} on {device}: {failure}"
 
 
-def check_hardware_form(op: Op, left: Collection[int] = ()) -> None:
+def check_hardware_form(op: Op, left: Collection[int] = (), gradients: Collection[int] | None = None) -> None:
     """Check on a software adapter the kernels that hardware adapters get: more lanes, other forms."""
     from gdlab.devices.choose import device as open_device
     from gdlab.plan import compile
     from gdlab.plan.target import Limits, Target
     from gdlab.session.update_settings import Optimizer, scalars
 
-    b = board(op, left)
+    b = board(op, left, gradients)
     values = evaluate(b.graph, b.feeds)
     scales = magnitudes(b.graph, values)
     plan = compile(b.graph, mode="inference", target=Target("wgpu", "hardware", Limits()))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matrix import MATRIX, count
 from rule_sides import STATED, of, side, tried
 
 import gdlab.ops as ops
@@ -40,10 +41,12 @@ from gdlab.rewrite.rules.soundness import slope_disagreement
 
 
 def orders(rule: Rule) -> Iterator[frozenset[int]]:
-    """Every way to exchange the operands of the commutative ops on the left."""
+    """Ways to exchange the operands of the commutative ops on the left: of none, of each alone and of all; in
+    `make matrix` every way."""
     ids = [n.id for n in rule.left_nodes if n.op in COMMUTATIVE]
     for flags in itertools.product((False, True), repeat=len(ids)):
-        yield frozenset(id for id, flag in zip(ids, flags, strict=True) if flag)
+        if MATRIX or sum(flags) in (0, 1, len(ids)):
+            yield frozenset(id for id, flag in zip(ids, flags, strict=True) if flag)
 
 
 @pytest.fixture
@@ -105,7 +108,7 @@ def test_both_sides_agree(rule: Rule) -> None:
 @pytest.mark.parametrize("rule", [r for r in STATED if "forward" in r.phases], ids=of)
 def test_both_sides_have_one_gradient_kinks_included(rule: Rule) -> None:
     for case in tried(rule):
-        for seed in range(3):
+        for seed in range(count(1, 3)):
             assert slope_disagreement(rule, case, seed) is None
 
 
