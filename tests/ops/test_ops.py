@@ -107,7 +107,7 @@ def test_devices_compute_what_the_reference_says(op: Op, device: str) -> None:
 
 
 # products, convolutions, attention, norms: their forms for hardware have tests of their own and take seconds
-LIGHT = ("index", "movement", "random", "elementwise")
+LIGHT = ("index", "movement", "random", "elementwise", "loss")
 
 
 @pytest.mark.parametrize(
