@@ -2,22 +2,11 @@
 // three times.
 fn unit(row: u32, part: u32, live: bool) {
     let first = row * WIDTH;
-    var highest = x_four(first);
-    var bits = vec4<u32>();
-    for (var q = part; q < QUADS; q += LANES) {
-        let x = x_four(first + q * 4u);
-        highest = max(highest, x);
-        bits = max(bits, bitcast<vec4<u32>>(x) & vec4<u32>(0x7fffffffu));
-    }
-    let top = max_of_unit(highest_of(highest, bits));
-    var fours = vec4<f32>();
-    for (var q = part; q < QUADS; q += LANES) {
-        fours += exp(x_four(first + q * 4u) - top);
-    }
-    let total = lost(top, log(sum_of_unit(sum_of_four(fours))));
+    let highest = highest_of_row(row, part);
+    let total = lost(highest, log(powers_of_row(row, part, highest)));
     if (live) {
         for (var q = part; q < QUADS; q += LANES) {
-            store4(first + q * 4u, x_four(first + q * 4u) - top - total);
+            store4(first + q * 4u, x_four(first + q * 4u) - highest - total);
         }
     }
 }

@@ -1,9 +1,9 @@
-// A row of logits and of labels, WIDTH elements each, kept in registers: the maximum, the sum of e^(x - maximum) and that
+// A row of x and of labels, WIDTH elements each, kept in registers: the maximum of x, the sum of e^(x - maximum) and that
 // of the labels, then every element. Each is read once.
 fn unit(row: u32, part: u32, live: bool) {
     for (var e = 0u; e < EACH; e++) {
         let q_e = row * QUADS + min(part + e * LANES, QUADS - 1u);
-        var x_e = logits_four(q_e * 4u);
+        var x_e = x_four(q_e * 4u);
         var l_e = labels_four(q_e * 4u);
     }
     var highest = x_0;

@@ -9,7 +9,8 @@ A lane takes the next group of the table whenever it is free; the tests with a b
 begin. Groups of a mark are given the files that may hold such tests (tests/helpers/marked.py). The other groups make
 way for these (`nice`): a browser has processes of its own, and beside two lanes that did not its tests took 22:39
 minutes instead of 15:18 (2 cores, 2026-11-23). Each group is one pytest, whose closing line says what it found and how
-long it took. The status is 0 if all passed. With arguments, which may name files, the rooms are one group.
+long it took. What failed is said once more at the end, where a reader of a long log looks first. The status is 0 if all
+passed. With arguments, which may name files, the rooms are one group.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ UNTUNED = {"GALLIVM_PERF": "", "LP_NATIVE_VECTOR_WIDTH": ""}  # lavapipe as it i
 THREADS = {"OPENBLAS_DEFAULT_NUM_THREADS": ""}  # as many as it takes, for the clock
 NICE = ["nice", "-n", "5"] if shutil.which("nice") else []  # what makes way for a browser; not on Windows
 NO_TESTS = 5  # pytest's status when nothing was selected
+FAILED = ("FAILED ", "ERROR ", "INTERNALERROR>")  # how such a line of pytest's begins
+SUMMARY = 400  # characters of what pytest says of a failed test in its summary
 
 
 @dataclass
@@ -53,6 +56,7 @@ class Tests:
 
     arguments: list[str]
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
     ended: bool = False
     printing: threading.Lock = field(default_factory=threading.Lock)
 
@@ -75,7 +79,17 @@ class Tests:
             self.processes.append(process)
             process.wait()
             output.seek(0)
-            self._say(f"-- {group}: tests marked {marks}, {time.monotonic() - begun:.0f} s", output.read())
+            printed = output.read()
+            self._say(f"-- {group}: tests marked {marks}, {time.monotonic() - begun:.0f} s", printed)
+        if process.returncode not in self.passed:
+            lines = printed.decode(errors="replace").splitlines()
+            self.failures.append(f"-- {group}: pytest ended with status {process.returncode}")
+            self.failures += [line[:SUMMARY] for line in lines if line.startswith(FAILED)]
+
+    @property
+    def passed(self) -> set[int]:
+        """The statuses of a group that passed; with arguments a group may be empty."""
+        return {0, NO_TESTS} if self.arguments else {0}
 
     def lane(self, groups: queue.SimpleQueue[tuple[str, list[str]]]) -> None:
         """Run groups until there are none."""
@@ -112,7 +126,7 @@ def groups_of(arguments: list[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def main(arguments: list[str]) -> int:
-    """Return 0 if every group passed; with arguments a group may be empty."""
+    """Return 0 if every group passed; say what failed, last."""
     tests = Tests(arguments)
     waiting: queue.SimpleQueue[tuple[str, list[str]]] = queue.SimpleQueue()
     for group in groups_of(arguments):
@@ -126,8 +140,8 @@ def main(arguments: list[str]) -> int:
         tests.run("clock", [] if arguments else files_with("clock"))
     finally:
         tests.end()
-    passed = {0, NO_TESTS} if arguments else {0}
-    return int(any(process.returncode not in passed for process in tests.processes))
+    print(*tests.failures, sep="\n", end="\n" * bool(tests.failures), flush=True)
+    return int(bool(tests.failures))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import numpy as np
 from gdlab.graph import Value
 from gdlab.op import Bad, Grads, Sample, Shader, fused, want
 from gdlab.op.numpy_form import KernelBuilder, KernelConstants
-from gdlab.ops.norm import column_each, log_softmax, row_kernel, shifted_powers
+from gdlab.ops.norm import SOFTMAX_ROW, column_each, log_softmax, logarithms_of_rows, row_kernel, shifted_powers
 
 PAIRS = (Sample((3, 5), (3, 5)), Sample((2, 300), (2, 300), low=0), Sample((2, 3, 4), (2, 3, 4)), Sample((1,), (1,)))
 ROWS_OF_TWO = (
@@ -59,25 +59,25 @@ def _(g: Value, out: Value, logits: Value, labels: Value) -> Grads:
 
 def _likelihood_form(builder: KernelBuilder, c: KernelConstants) -> None:
     shape = c["ROWS"], c["WIDTH"]
-    shifted = builder.temporary(shape)
-    _, total = shifted_powers(builder, builder.operand(0, shape), shifted)
-    builder.calls.append((np.log, (total, total)))
-    builder.call(np.subtract, shifted, total, shifted)
-    builder.call(np.multiply, shifted, builder.operand(1, shape), shifted)
-    builder.row_sums(shifted, builder.out((shape[0], 1)))
+    logarithms = builder.temporary(shape)
+    logarithms_of_rows(builder, builder.operand(0, shape), logarithms)
+    builder.call(np.multiply, logarithms, builder.operand(1, shape), logarithms)
+    builder.row_sums(logarithms, builder.out((shape[0], 1)))
 
 
 @fused(
     label="",
     family="loss",
     private=True,
-    kernel=Shader("label_log_likelihood.wgsl", column_each(8), in_bounds=True, numpy_form=_likelihood_form),
+    kernel=Shader(
+        f"label_log_likelihood.wgsl + {SOFTMAX_ROW}", column_each(8), in_bounds=True, numpy_form=_likelihood_form
+    ),
     samples=ROWS_OF_TWO,
     check=_two_matrices,
 )
-def label_log_likelihood(logits: Value, labels: Value) -> Value:
-    """Σ labels · log_softmax(logits) of each row: f32[b, n], f32[b, n] -> f32[b]."""
-    return (labels * log_softmax(logits)).sum_inner()
+def label_log_likelihood(x: Value, labels: Value) -> Value:
+    """Σ labels · log_softmax(x) of each row: f32[b, n], f32[b, n] -> f32[b]."""
+    return (labels * log_softmax(x)).sum_inner()
 
 
 def _one_share(logits: Value, labels: Value, share: Value) -> None:
@@ -110,13 +110,13 @@ def _residual_form(builder: KernelBuilder, c: KernelConstants) -> None:
     label="",
     family="loss",
     private=True,
-    kernel=row_kernel("softmax_residual", 8, _residual_form),
+    kernel=row_kernel("softmax_residual", 8, _residual_form, calls=SOFTMAX_ROW),
     samples=ROWS_OF_TWO,
     check=_two_matrices,
 )
-def softmax_residual(logits: Value, labels: Value) -> Value:
-    """softmax(logits) · Σ labels − labels, each row for itself: f32[b, n], f32[b, n] -> f32[b, n]."""
-    return log_softmax(logits).exp() * labels.sum_inner() - labels
+def softmax_residual(x: Value, labels: Value) -> Value:
+    """softmax(x) · Σ labels − labels, each row for itself: f32[b, n], f32[b, n] -> f32[b, n]."""
+    return log_softmax(x).exp() * labels.sum_inner() - labels
 
 
 _LO, _HI = 1e-7, 1 - 1e-7

@@ -68,12 +68,14 @@ def row_kernel(
     fours: bool = False,
     statistics: tuple[Statistic, ...] = (),
     calls: str = "",
+    fours_call: str = "",
     as_read: bool = False,
 ) -> Shader:
     """Return the kernel `{name}.wgsl`, with the file that it `calls`; on hardware `{name}_rows.wgsl`, which keeps rows
-    in registers; with `fours`, `{name}_fours.wgsl` on software adapters. What they store besides: `statistics`."""
+    in registers; with `fours`, `{name}_fours.wgsl` on software adapters, with the file that those call. What they store
+    besides: `statistics`."""
     rows = Shader(f"{name}_rows.wgsl", _row_work(passes, True), in_bounds=True, each_once=True)
-    by_four = Shader(f"{name}_fours.wgsl", _fours_work(passes), in_bounds=True) if fours else None
+    by_four = Shader(_files(f"{name}_fours", fours_call), _fours_work(passes), in_bounds=True) if fours else None
     work = _row_work(passes, False)
     return Shader(
         _files(name, calls), work, rows, fours=by_four, in_bounds=True, numpy_form=form, statistics=statistics,
@@ -100,6 +102,9 @@ def _fours_work(passes: int) -> WorkRule:
 
 
 # softmax --------------------------------------------------------------------------------------------------------------
+SOFTMAX_ROW = "softmax_row.wgsl"  # the maximum of a row, and the sum of its powers
+
+
 def _softmax(x: Array) -> Array:
     powers: Array = np.exp(x - np.max(x, axis=-1, keepdims=True))
     total: Array = np.sum(powers, axis=-1, keepdims=True)
@@ -123,6 +128,10 @@ def _softmax_form(builder: KernelBuilder, c: KernelConstants) -> None:
     builder.call(np.divide, powers, total, out)
 
 
+def _softmax_kernel(name: str, form: NumpyForm) -> Shader:
+    return row_kernel(name, 5, form, fours=True, calls=SOFTMAX_ROW, fours_call="softmax_row_fours.wgsl")
+
+
 def _shares(call: Call) -> Verdict:
     """Keep bucket axes: each row is divided among the active entries of its last axis."""
     labels = range(-call.result.rank, 0)
@@ -131,7 +140,7 @@ def _shares(call: Call) -> Verdict:
 
 @op(
     numpy=_softmax,
-    kernel=row_kernel("softmax", 5, _softmax_form, fours=True),
+    kernel=_softmax_kernel("softmax", _softmax_form),
     samples=(*ROWS, LOST),
     bad=NOT_F32,
     follows=_shares,
@@ -153,17 +162,21 @@ def _log_softmax(x: Array) -> Array:
     return shifted - np.log(total)
 
 
-def _log_softmax_form(builder: KernelBuilder, c: KernelConstants) -> None:
-    shape = c["ROWS"], c["WIDTH"]
-    out = builder.out(shape)
-    _, total = shifted_powers(builder, builder.operand(0, shape), out)
+def logarithms_of_rows(builder: KernelBuilder, x: Array, out: Array) -> None:
+    """Write x − max − ln Σ e^(x − max) of each row to `out`."""
+    _, total = shifted_powers(builder, x, out)
     builder.calls.append((np.log, (total, total)))
     builder.call(np.subtract, out, total, out)
 
 
+def _log_softmax_form(builder: KernelBuilder, c: KernelConstants) -> None:
+    shape = c["ROWS"], c["WIDTH"]
+    logarithms_of_rows(builder, builder.operand(0, shape), builder.out(shape))
+
+
 @op(
     numpy=_log_softmax,
-    kernel=row_kernel("log_softmax", 5, _log_softmax_form, fours=True),
+    kernel=_softmax_kernel("log_softmax", _log_softmax_form),
     samples=(*ROWS, LOST),
     bad=NOT_F32,
     follows=_shares,
