@@ -71,11 +71,11 @@ fn unit(u: u32, part: u32, live: bool) {
         sums[1] = flat1;
     }
     for (var i = 0u; i < TALL * 2u; i += 8u / BROAD) {
+        let found = sums_of_unit(sums[i]);
         for (var q = 0u; q < 4u; q++) {
-            let sum = sum_of_unit(sums[i][q]);
             let at = column + i % 2u * 4u + q;
-            if (live && row + i / 2u < ROWS && at < COLUMNS) {
-                store(place(group, row + i / 2u, at), sum);
+            if (live && (i * 4u + q) % LANES == part && row + i / 2u < ROWS && at < COLUMNS) {
+                store(place(group, row + i / 2u, at), found[q]);
             }
         }
     }

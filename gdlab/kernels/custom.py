@@ -8,9 +8,9 @@ epilogue runs inside; with `store_NAME(i, value)` it writes the result NAME, in 
   fn unit(u: u32)                         a unit of work that one invocation does alone (Work.length = 0);
   fn unit(u: u32, part: u32, live: bool)  one that LANES invocations share (Work.length > 0): `part` is 0 .. LANES - 1,
                                           the sum and the maximum over all of them are `sum_of_unit(value)` and
-                                          `max_of_unit(value)`, the sum over those with a smaller part is
-                                          `sum_of_earlier(value)`; every invocation must reach these calls, and may
-                                          store only where it is `live`;
+                                          `max_of_unit(value)`, four sums at once are `sums_of_unit(vec4)`, the
+                                          sum over those with a smaller part is `sum_of_earlier(value)`; every
+                                          invocation must reach these calls, and may store only where it is `live`;
   fn main(...)                            everything, for `UNITS` groups of LANES invocations (Work.group).
 """
 
@@ -74,6 +74,9 @@ def custom(text: WgslText, d: Dispatch) -> None:
         written_out(text, file, each, c.node)
     if not c.group:
         text.add("")
+        if "sums_of_unit" in called:
+            whole_file(text, "unit_lanes_sums.wgsl" if lanes > 1 else "unit_lane_sums.wgsl", c.node)
+            text.add("")
         whole_file(text, _main(c, lanes), c.node)
 
 

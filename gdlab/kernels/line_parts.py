@@ -20,7 +20,7 @@ LineParts = tuple[tuple[str, tuple[int, ...]], ...]
 _FUNCTION = re.compile(r"^fn (\w+)\(")
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\(")
 _BINDING = re.compile(r"@binding\((\d+)\)")
-_EXCHANGES = {"workgroupBarrier", "max_of_unit", "sum_of_unit", "sum_of_earlier"}
+_EXCHANGES = {"workgroupBarrier", "max_of_unit", "sum_of_unit", "sums_of_unit", "sum_of_earlier"}
 _QUIET = re.compile(r"[\s{}]*(//.*)?$")  # a comment, a brace, nothing
 
 
