@@ -362,7 +362,7 @@ def test_a_run_goes_on_after_the_death_of_an_engine_where_it_may(two: Cluster, t
     before = study.session.read_param("w")
     with pytest.raises(EngineLostError) as caught:  # without resume; the last test of this cluster
         study.run(5000, store=tmp_path, watch=when(50, act), **settings)
-    assert time.monotonic() - died[0] < 10  # 5 s where nothing else runs; tests run beside
+    assert time.monotonic() - died[0] < 30  # 5 s where nothing else runs; tests run beside
     error = caught.value
     assert (error.engine, error.host) == (0, two.engines[0].host) and error.step >= 50
     assert error.saved is not None and Path(error.saved).parent == tmp_path and "resume=1" in str(error)

@@ -122,8 +122,8 @@ def test_what_ran_beside_the_step_is_hidden_and_no_waiting_is(monkeypatch: pytes
     meeting.agree(session := prepared("cpu").session, 4 * 512)
     first, second = meeting.parts(session)
     meeting.send(first.landing)
-    time.sleep(0.06)  # the rest of the step
-    comm.late = 0.03
+    meeting._sent[0].result()  # the rest of the step takes longer
+    comm.late = 0.3  # longer than this thread is kept from going on
     meeting.send(second.landing)
     meeting.finish()
     meeting.close()

@@ -45,7 +45,8 @@ def test_every_node_has_its_time_and_a_prediction(ex: gd.GraphExecutor) -> None:
     np.testing.assert_array_equal(out.read(), 2 * x.read())
     assert all(n.seconds > 0 for n in profile.nodes)
     assert sum(n.seconds for n in profile.nodes) <= profile.span * 1.001 <= whole * 1.5 + 1e-3
-    assert profile.nodes[0].seconds > profile.nodes[2].seconds  # a million elements against seven
+    least = np.min([[n.seconds for n in ex.profile(listed(ex)[0]).nodes] for _ in range(5)], axis=0)
+    assert least[0] > least[2]  # a million elements against seven
     machine = machine_of(ex.device)
     for node, time_of in zip(s.graph.nodes, profile.nodes, strict=True):
         assert node.operation.piece is not None

@@ -210,12 +210,12 @@ def test_two_threads_measure_side_by_side(device: str) -> None:
 
 def test_ctrl_c_ends_a_measurement(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = choose.device(device)
-    monkeypatch.setattr(calibrate, "QUICK", calibrate.Effort(3, 0.5))
+    monkeypatch.setattr(calibrate, "QUICK", calibrate.Effort(3, 2.0))
     threading.Timer(0.3, _thread.interrupt_main).start()
     begun = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
         machine_of(opened)
-    assert time.perf_counter() - begun < 1.5 and not calibration_file().exists()
+    assert time.perf_counter() - begun < 4 and not calibration_file().exists()
     monkeypatch.setattr(calibrate, "QUICK", calibrate.Effort(1, 0.001))
     assert machine_of(opened).name
 
