@@ -41,6 +41,7 @@ from playwright.sync_api import (
     Request,
     ViewportSize,
     WebError,
+    expect,
     sync_playwright,
 )
 
@@ -227,11 +228,13 @@ def watch() -> Watch:
 
 
 SIZE: ViewportSize = {"width": 1500, "height": 950}
+PATIENCE = 60_000  # ms within which a page does what it is asked, however busy the machine is
+expect.set_options(timeout=PATIENCE)  # by itself it waits for 5 s
 
 
 def profile(browser: Browser) -> BrowserContext:
     context = browser.new_context(viewport=SIZE)
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(PATIENCE)
     return context
 
 

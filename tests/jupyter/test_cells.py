@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from browser import Server, cell, command, open_notebook, run_cell
+from browser import Server, cell, command, open_notebook, run_cell, settled
 from playwright.sync_api import Locator, Page
 
 from gdlab.view.picture.palette import INK
@@ -21,6 +21,7 @@ LIT = "all => all.map(e => e.textContent)"
 
 def lit_lines(page: Page, index: int = 1) -> list[str]:
     page.wait_for_timeout(120)  # a frame, in which the editor is told
+    settled(page)
     found: list[str] = cell(page, index).locator(".gd-cm-lit").evaluate_all(LIT)
     return found
 

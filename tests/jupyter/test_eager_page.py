@@ -41,7 +41,7 @@ def test_the_stepper_moves_through_the_backward_pass_with_its_numbers(page: Page
         seen.append(page.locator('.gd-stepper [data-value="op"]').inner_text().split()[0])
         if k:  # the op of the step is lit in the picture, also where its rule adds nothing
             lit = lanes.locator(f'[data-entity="node:1.{step["node"]}"][data-lit]')
-            lit.wait_for(state="attached", timeout=10_000)
+            lit.wait_for(state="attached")
     assert seen == ["sum_all", "add", "mul", "matmul"]
     assert "[[1, 1]]" in told and "[[7, −6]]" in told and "[[15, −11], [30, −22]]" in told
     page.locator('[data-command="autodiff"]').fill("0")
@@ -57,7 +57,7 @@ def test_the_stepper_goes_on_into_the_forward_pass_with_the_numbers_of_each_op(p
         told = stepper.inner_text()
         assert f"op {k + 1} of 6, forward as it ran" in told
         seen.append(page.locator('.gd-stepper [data-value="op"]').inner_text().split()[0])
-        lanes.locator(f'[data-entity="node:1.{k}"][data-lit]').wait_for(state="attached", timeout=10_000)
+        lanes.locator(f'[data-entity="node:1.{k}"][data-lit]').wait_for(state="attached")
         if seen[-1] == "matmul":
             assert "[[1, 2]]" in told and told.endswith("gives\nmatmul\n[[7, −6]]")  # x, and x w
     assert seen == ["sum_all", "add", "mul", "matmul", "parameter", "input"]

@@ -203,7 +203,7 @@ def test_b9_a_kernel_that_is_restarted_leaves_pictures_that_say_so(kernel_host: 
             run_again(page, index)
         assert state(page, 3) == ended, "the old view belongs to the old session"
         start_cell(page, 3)
-        expect(state_of(page, 3)).to_have_text("running", timeout=60_000)
+        expect(state_of(page, 3)).to_have_text("running")
         wait_steps(page, 3, 3)
         press(page, 3, "pause")
         wait_idle(page)
@@ -231,7 +231,7 @@ def test_b9_a_page_that_reloads_in_mid_run_says_so_and_is_live_again_after_it(ke
     assert reason == "" or "until a running one ends" in reason or reason == "the session is running"
     wait_steps(page, 3, 150)
     wait_idle(page)
-    expect(button).to_be_enabled(timeout=60_000)
+    expect(button).to_be_enabled()
     press(page, 3, "step")
     wait_steps(page, 3, 151)
 

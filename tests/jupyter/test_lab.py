@@ -71,7 +71,7 @@ def reopened_without_kernel(lab: Server, page: Page, magic: list[int]) -> None:
     """The saved notebook without its kernel: the picture is interactive, the buttons say that there is no session."""
     command(page, "kernelmenu:shutdown")
     told = page.locator('[data-pane="session"] [data-value="state"]', has_text="closed: the kernel has ended")
-    told.first.wait_for(state="attached", timeout=5_000)  # at once, without a reload
+    told.first.wait_for(state="attached")  # without a reload
     assert page.locator('[data-tab="session"][data-state="closed"]').count() >= 4
     visit(page, lab, "tour.ipynb")
     for i in magic[:2]:

@@ -139,6 +139,7 @@ def test_what_is_selected_stays_and_the_others_glide(page: Page) -> None:
     node, was, moving = toggled(page)
     assert node.evaluate(TOP) == pytest.approx(was, abs=1)
     page.wait_for_timeout(250)
+    settled(page)
     assert node.evaluate(TOP) == pytest.approx(was, abs=1)
     assert len(moving) > 5 and {duration for _, duration in moving} == {150}
 

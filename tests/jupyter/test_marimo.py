@@ -120,9 +120,9 @@ def test_in_a_running_page_views_are_live_and_buttons_work(notebook: Path, fresh
         view = views.first
         assert view.get_attribute("data-tab") == "session", "what was asked for is open"
         step = view.locator('[data-value="step"]')
-        expect(step).to_have_text(re.compile("^2"), timeout=60_000)
+        expect(step).to_have_text(re.compile("^2"))
         view.locator('[data-command="step"]').first.click()
-        expect(step).to_have_text(re.compile("^3"), timeout=60_000)
+        expect(step).to_have_text(re.compile("^3"))
         still = fresh_page.locator("[data-gdlab-static]")
         assert still.count() == 1 and still.is_hidden(), "the live view stands in its place"
         view.locator('[role="tab"][data-tab="opt"]').click()

@@ -120,6 +120,7 @@ def test_it_stands_where_it_helps_and_is_turned_off_for_good(page: Page) -> None
     page.locator('.gdlab[data-doc="two"]').wait_for()
     page.locator('[data-pane="before"] .gd-box').first.wait_for()
     page.wait_for_timeout(200)
+    settled(page)
     assert not map.is_visible()
     page.locator('[data-tool="reach"]').select_option("map")
     map.wait_for()
@@ -142,6 +143,7 @@ def test_where_a_part_is_out_of_sight_it_stands_in_a_corner_without_boxes(page: 
         assert map.is_visible() and map.evaluate(COVERED) == 0
     _, map = lone(page, graph_doc(columns(16)).with_view({"depth": 1}))
     page.wait_for_timeout(200)
+    settled(page)
     assert not map.is_visible()
     page.locator(".gdlab").focus()
     page.keyboard.press("m")
@@ -261,6 +263,7 @@ def test_of_a_large_picture_a_png_has_what_is_in_sight(page: Page) -> None:
     camera, _ = lone(page, deep())
     camera.evaluate("e => e.scrollTo(0, e.scrollHeight / 2)")
     page.wait_for_timeout(200)
+    settled(page)
     found = png_of(page)
     frame = box_of(camera)
     assert found["width"] <= 2 * frame["width"] and abs(found["height"] - 2 * frame["height"]) <= 60

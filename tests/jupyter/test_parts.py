@@ -15,7 +15,6 @@ from playwright.sync_api import Page, expect
 from gdlab.jupyter.display import bundle
 
 STATIC = REPO / "gdlab" / "static"
-SOON = 60_000  # ms
 # What brings the second part: `bring(text)` brings it, `lose()` says why it does not come.
 HELD = """() => {
   window.asked = 0;
@@ -56,42 +55,40 @@ def first_alone(page: Page, document: Any) -> None:
 
 def test_a_pane_shows_its_text_until_its_part_comes_and_when_it_is_lost(page: Page) -> None:
     first_alone(page, trained())
-    expect(page.locator('[data-pane="before"] .gd-box')).to_have_count(7, timeout=SOON)
-    expect(page.locator('[data-pane="after"] .gd-box').first).to_be_visible(timeout=SOON)
+    expect(page.locator('[data-pane="before"] .gd-box')).to_have_count(7)
+    expect(page.locator('[data-pane="after"] .gd-box').first).to_be_visible()
     report = page.locator('[data-pane="report"]')
-    expect(report).to_contain_text("Loading OptimizeReport; until it is here, as text:", timeout=SOON)
-    expect(report).to_contain_text("= relu(%", timeout=SOON)
+    expect(report).to_contain_text("Loading OptimizeReport; until it is here, as text:")
+    expect(report).to_contain_text("= relu(%")
     page.locator('[data-pane="before"] [data-entity="node:0.6"]').click()
     for name in TABS:
         open_tab(page, name)
         assert page.evaluate(EMPTY) == [], f"no pane of {name} is blank"
     open_tab(page, "plan")
     plan = page.locator('[data-pane="plan"]')
-    expect(plan).to_contain_text("MFLOP", timeout=SOON)
+    expect(plan).to_contain_text("MFLOP")
     assert page.evaluate("asked") == 1, "for all panes together"
     page.evaluate("lose()")
-    expect(plan).to_contain_text("Plan could not be loaded (the network is down); here it is as text.", timeout=SOON)
-    expect(plan).to_contain_text("MFLOP", timeout=SOON)
+    expect(plan).to_contain_text("Plan could not be loaded (the network is down); here it is as text.")
+    expect(plan).to_contain_text("MFLOP")
     plan.locator('[data-command="retry"]').click()
-    expect(plan).to_contain_text("Loading Plan", timeout=SOON)
+    expect(plan).to_contain_text("Loading Plan")
     assert page.evaluate("asked") == 2
     page.evaluate("text => bring(text)", parts("later")[0])
-    expect(page.locator('[data-pane="plan"] tr[data-entity="dispatch:0"]')).to_be_visible(timeout=SOON)
-    expect(page.locator(".gd-standin")).to_have_count(0, timeout=SOON)
+    expect(page.locator('[data-pane="plan"] tr[data-entity="dispatch:0"]')).to_be_visible()
+    expect(page.locator(".gd-standin")).to_have_count(0)
     open_tab(page, "opt")
-    expect(page.locator('[data-pane="report"] [data-entity]').first).to_be_visible(timeout=SOON)
-    expect(page.locator('[data-pane="before"] [data-selected]')).to_have_attribute(
-        "data-entity", "node:0.6", timeout=SOON
-    )
+    expect(page.locator('[data-pane="report"] [data-entity]').first).to_be_visible()
+    expect(page.locator('[data-pane="before"] [data-selected]')).to_have_attribute("data-entity", "node:0.6")
 
 
 def test_a_view_that_has_gone_asks_for_nothing_and_the_next_has_both_parts(page: Page) -> None:
     first_alone(page, trained())
-    expect(page.locator('[data-pane="report"] .gd-standin')).to_be_visible(timeout=SOON)
+    expect(page.locator('[data-pane="report"] .gd-standin')).to_be_visible()
     page.evaluate("view.destroy()")
     page.evaluate("text => bring(text)", parts("later")[0])
     page.evaluate(MOUNT, trained().json().decode())
-    expect(page.locator('[data-pane="report"] [data-entity]').first).to_be_visible(timeout=SOON)
+    expect(page.locator('[data-pane="report"] [data-entity]').first).to_be_visible()
     assert page.locator(".gd-standin").count() == 0 and page.evaluate("asked") == 1
 
 
@@ -125,28 +122,28 @@ def test_a_widget_shows_its_picture_then_each_part_as_it_comes(page: Page) -> No
     page.evaluate(WIDGET, parts("loader")[0])
     page.evaluate("refuse()")
     said = page.get_by_text("gdlab: the interactive view could not be loaded (the kernel has no front end).")
-    expect(said).to_be_visible(timeout=SOON)
+    expect(said).to_be_visible()
     said.get_by_role("button", name="Retry").click()
-    expect(said).to_have_count(0, timeout=SOON)
+    expect(said).to_have_count(0)
     data, _ = bundle(trained(), ["opt"])
     page.evaluate("text => part('picture', text)", data["image/svg+xml"])
     still = page.locator("img.gd-still")
-    expect(still).to_be_visible(timeout=SOON)
+    expect(still).to_be_visible()
     page.evaluate("text => part('gdlab', text)", parts("gdlab")[0])
     page.wait_for_function("() => sent.some(each => each.type === 'hello')")
-    expect(still).to_be_visible(timeout=SOON)
+    expect(still).to_be_visible()
     page.evaluate("text => doc(text)", trained().json().decode())
-    expect(page.locator('[data-pane="before"] .gd-box')).to_have_count(7, timeout=SOON)
-    expect(still).to_have_count(0, timeout=SOON)
+    expect(page.locator('[data-pane="before"] .gd-box')).to_have_count(7)
+    expect(still).to_have_count(0)
     report = page.locator('[data-pane="report"]')
-    expect(report).to_contain_text("Loading OptimizeReport", timeout=SOON)
+    expect(report).to_contain_text("Loading OptimizeReport")
     page.evaluate("refuse()")
-    expect(report).to_contain_text("OptimizeReport could not be loaded (the kernel has no front end)", timeout=SOON)
+    expect(report).to_contain_text("OptimizeReport could not be loaded (the kernel has no front end)")
     asked = page.evaluate("sent.filter(each => each.type === 'core').length")
     report.locator('[data-command="retry"]').click()
     page.wait_for_function("n => sent.filter(each => each.type === 'core').length === n + 1", arg=asked)
     page.evaluate("text => part('later', text)", parts("later")[0])
-    expect(report.locator("[data-entity]").first).to_be_visible(timeout=SOON)
+    expect(report.locator("[data-entity]").first).to_be_visible()
 
 
 # in the files of the extension ----------------------------------------------------------------------------------------
@@ -177,20 +174,20 @@ def test_an_output_shows_its_picture_before_what_draws_it_is_there(
         page.route(held, lambda route: route.abort())
     visit(page, host, "parts.ipynb")
     output = cell(page, 0)
-    expect(output.locator("img.gd-picture")).to_be_visible(timeout=SOON)
+    expect(output.locator("img.gd-picture")).to_be_visible()
     assert output.locator("img.gd-picture").evaluate("e => e.decode().then(() => e.naturalWidth)") > 100
     said = output.locator(".gd-still [role=status]")
-    expect(said).to_contain_text("gdlab: the interactive view could not be loaded (", timeout=SOON)
+    expect(said).to_contain_text("gdlab: the interactive view could not be loaded (")
     parts = [path for path in FILES.glob("*.js") if path.name in loaded]
     assert len(parts) > 2 and sum(len(gzip.compress(path.read_bytes(), 9)) for path in parts) <= 30 * 1024
     page.unroute(first)
     said.locator("button").click()
-    expect(output.locator('[data-pane="before"] .gd-box').first).to_be_visible(timeout=SOON)
-    expect(output.locator(".gd-still")).to_have_count(0, timeout=SOON)
+    expect(output.locator('[data-pane="before"] .gd-box').first).to_be_visible()
+    expect(output.locator(".gd-still")).to_have_count(0)
     report = output.locator('[data-pane="report"]')
-    expect(report).to_contain_text("OptimizeReport could not be loaded (", timeout=SOON)
-    expect(report).to_contain_text("= relu(%", timeout=SOON)
+    expect(report).to_contain_text("OptimizeReport could not be loaded (")
+    expect(report).to_contain_text("= relu(%")
     page.unroute(later)
     report.locator('[data-command="retry"]').click()
-    expect(report.locator("[data-entity]").first).to_be_visible(timeout=SOON)
+    expect(report.locator("[data-entity]").first).to_be_visible()
     wait_idle(page)  # a server that is ended while its kernel starts does not end

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from browser import Server, cell, command, open_notebook, run_again, run_cell
+from browser import Server, cell, command, open_notebook, run_again, run_cell, settled
 from lab_steps import NET, wait_steps
 from playwright.sync_api import Locator, Page
 
@@ -41,6 +41,7 @@ def test_b11_two_views_share_the_selection_and_keep_their_zoom(lab: Server, page
     assert here.evaluate(WIDTH) == before, "the other view keeps its zoom"
     page.evaluate("document.querySelector('.jp-WindowedPanel-outer, .jp-Notebook').scrollTop = 1e6")
     page.wait_for_timeout(300)
+    settled(page)
     page.evaluate("document.querySelector('.jp-WindowedPanel-outer, .jp-Notebook').scrollTop = 0")
     first.scroll_into_view_if_needed()
     assert stage(first).locator("[data-entity^='node:']").count() > 5

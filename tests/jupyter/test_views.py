@@ -11,7 +11,7 @@ from typing import Any
 import networks
 import pytest
 from bare_page import TABS, live, mount, open_tab
-from browser import box_of
+from browser import box_of, settled
 from playwright.sync_api import Page, expect
 
 from gdlab import ops
@@ -126,6 +126,7 @@ def test_the_wheel_zooms_after_a_click_into_the_picture(page: Page, tab: str) ->
     def turned() -> tuple[float, float]:
         page.mouse.wheel(0, -60)
         page.wait_for_timeout(60)
+        settled(page)
         return float(camera.evaluate(scale)), float(page.evaluate("scrollY"))
 
     page.evaluate("scrollTo(0, 0)")
