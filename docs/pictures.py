@@ -69,8 +69,9 @@ def stepper(view: Locator) -> None:
 
 
 def replay(view: Locator) -> None:
-    """Into the rewrites."""
+    """Into the rewrites, where another picture may have left the e-graph behind them."""
     open_tab(view, "rewrites")
+    view.get_by_role("button", name="rewrites", exact=True).click()
     view.locator('[data-pane="rewrites"] tr', has_text="Mul+Sigmoid→Silu").first.click()
 
 
