@@ -1,6 +1,8 @@
-// LANES invocations share a unit of work, a group does ACROSS units. Sums and maxima over those that share: every one
-// of them gets the result.
+// What invocations exchange: a value or four of each. Everyone who shares a unit of work gets the result.
 var<workgroup> shared_values: array<f32, LANES * ACROSS>;
+
+var<workgroup> shared_fours: array<vec4<f32>, LANES * ACROSS>;
+
 var<private> own_lane: u32;
 
 const ROOT = select(LANES, 16u, LANES > 32u);
@@ -49,6 +51,29 @@ fn sum_of_unit(value: f32) -> f32 {
     return found;
 }
 
+// Four sums at once: a quarter of the barriers.
+fn sums_of_unit(values: vec4<f32>) -> vec4<f32> {
+    let first = own_lane / LANES * LANES;
+    shared_fours[own_lane] = values;
+    workgroupBarrier();
+    if (LANES > ROOT) {
+        if (own_lane - first < ROOT) {
+            var some = values;
+            for (var k = 1u; k < LANES / ROOT; k++) {
+                some += shared_fours[own_lane + k * ROOT];
+            }
+            shared_fours[own_lane] = some;
+        }
+        workgroupBarrier();
+    }
+    var found = shared_fours[first];
+    for (var k = 1u; k < ROOT; k++) {
+        found += shared_fours[first + k];
+    }
+    workgroupBarrier();
+    return found;
+}
+
 // The sum over the invocations of the unit of work whose part is smaller.
 fn sum_of_earlier(value: f32) -> f32 {
     let part = own_lane % LANES;
@@ -71,6 +96,7 @@ fn sum_of_earlier(value: f32) -> f32 {
     return found;
 }
 
+// LANES invocations share a unit of work, a group does ACROSS units.
 @compute @workgroup_size(LANES * ACROSS)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

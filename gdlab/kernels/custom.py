@@ -27,13 +27,14 @@ from gdlab.kernels.pieces import (
     call,
     chain_function,
     chain_operands,
+    helpers,
     may_be_wide,
     read_part,
     shader,
     widened,
     written_out,
 )
-from gdlab.kernels.stores import constants, four_calls, scalar_functions, store, store4, whole_file
+from gdlab.kernels.stores import constants, four_calls, scalar_functions, store, store4
 from gdlab.plan.dispatch import Custom, Dispatch, Operand
 
 
@@ -74,10 +75,7 @@ def custom(text: WgslText, d: Dispatch) -> None:
         written_out(text, file, each, c.node)
     if not c.group:
         text.add("")
-        if "sums_of_unit" in called:
-            whole_file(text, "unit_lanes_sums.wgsl" if lanes > 1 else "unit_lane_sums.wgsl", c.node)
-            text.add("")
-        whole_file(text, _main(c, lanes), c.node)
+        text.add("\n\n".join(helpers(_main(c, lanes), ("main", *sorted(called)))), c.node)
 
 
 def _absent(text: WgslText, called: set[str], c: Custom, type: str) -> None:

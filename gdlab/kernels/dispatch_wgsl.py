@@ -68,7 +68,7 @@ def _joined(d: Dispatch) -> WgslText:
 
 def _helper_text(text: WgslText) -> str:
     used = {name for line in text.lines if not line.startswith("//") for name in _CALL.findall(line)}
-    return "\n\n".join(helpers(sorted(used)))
+    return "\n\n".join(helpers("functions.wgsl", sorted(used)))
 
 
 # kernels --------------------------------------------------------------------------------------------------------------

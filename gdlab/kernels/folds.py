@@ -56,6 +56,7 @@ def _along(text: WgslText, d: Dispatch, r: Reduce) -> None:
     turns = r.length // (4 * lanes * each)
     constants(text, RESULTS=r.outer, LENGTH=r.length, ACROSS=across, LANES=lanes, EACH=each, TURNS=turns)
     _element4(text, d, bindings, r)
+    _combine(text, r)
     _finish(text, r)
     store(text, d, bindings, r.node)
     written_out(text, "reduce_along.wgsl", each, r.node)
@@ -71,6 +72,8 @@ def _across(text: WgslText, d: Dispatch, r: Reduce) -> None:
     size = r.outer * r.inner // 4
     constants(text, RESULTS=size, LENGTH=r.length, INNER=r.inner, ACROSS=across, LANES=lanes, EACH=each, TURNS=turns)
     _element4(text, d, bindings, r)
+    if r.combine != "sum":  # four sums are one addition
+        _combine(text, r)
     _finish(text, r)
     text.add("fn finish4(acc: vec4<f32>) -> vec4<f32> {")
     text.add("    return vec4<f32>(finish(acc.x), finish(acc.y), finish(acc.z), finish(acc.w));", r.node)
@@ -128,7 +131,6 @@ def _element4(text: WgslText, d: Dispatch, bindings: Bindings, r: Reduce) -> Non
     text.add("fn start4(first: u32) -> vec4<f32> {")
     text.add(f"    return {'vec4<f32>()' if r.combine == 'sum' else 'element4(first)'};", r.node)
     text.add("}\n")
-    _combine(text, r)
     text.add("fn combine4(a: vec4<f32>, b: vec4<f32>) -> vec4<f32> {")
     each = ", ".join(f"combine(a.{q}, b.{q})" for q in "xyzw")
     text.add(f"    return {'a + b' if r.combine == 'sum' else f'vec4<f32>({each})'};", r.node)

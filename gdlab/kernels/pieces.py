@@ -18,6 +18,7 @@ from gdlab.plan.dispatch import Arg, Dispatch, Operand, PointOp
 from gdlab.plan.records import LineMap
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_DECLARED = re.compile(r"^(?:fn|const|var(?:<\w+>)?) (\w+)", re.MULTILINE)
 # builtins that a driver may compute as if there were no NaN; ours test the bits
 _RENAMED = {"abs": "abs_nan", "sign": "sign_nan"}
 LANES = "xyzw"
@@ -44,20 +45,16 @@ def shader(file: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-@lru_cache(maxsize=1)
-def _functions() -> dict[str, str]:
-    """Return the helper functions of `functions.wgsl`, each with its comment, by name."""
-    found = {}
-    for block in shader("functions.wgsl").split("\n\n"):
-        match = re.search(r"^fn (\w+)", block, re.MULTILINE)
-        if match:
-            found[match[1]] = block.strip()
-    return found
+@lru_cache(maxsize=8)
+def _declarations(file: str) -> dict[str, str]:
+    """Return the paragraphs of a file, each with its comment, by the names that they declare."""
+    paragraphs = shader(file).strip().split("\n\n")
+    return {name: text.strip() for text in paragraphs for name in _DECLARED.findall(text)}
 
 
-def helpers(wanted: Iterable[str]) -> list[str]:
-    """Return the texts of the helpers among `wanted`, and of those that they call, in the file's order."""
-    known, needed = _functions(), set[str]()
+def helpers(file: str, wanted: Iterable[str]) -> list[str]:
+    """Return the texts of the declarations of a file among `wanted`, and of those that they name, in its order."""
+    known, needed = _declarations(file), set[str]()
     stack = [name for name in wanted if name in known]
     while stack:
         name = stack.pop()

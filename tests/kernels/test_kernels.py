@@ -905,6 +905,15 @@ def test_every_shader_has_its_files_and_its_numpy_form() -> None:
             assert all((SHADERS / file).is_file() for file in shader.file.split(" + ")), shader.file
 
 
+def test_a_kernel_has_no_function_or_workgroup_memory_that_it_does_not_use() -> None:
+    for plan in every_plan():
+        for d in plan.dispatches:
+            text = plan.wgsl(d.index)[0]
+            declared = re.findall(r"^(?:fn|var<workgroup>|var<private>) (\w+)", text, re.MULTILINE)
+            unused = [name for name in declared if name != "main" and len(re.findall(rf"\b{name}\b", text)) == 1]
+            assert unused == [], (d.label, unused)
+
+
 def test_texts_use_plain_ascii_code() -> None:
     """Browsers and drivers disagree on anything else."""
     for plan in every_plan():
