@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 _briefly = False  # threads of OpenBLAS ask for `TICKS`
@@ -40,7 +41,23 @@ def load_numpy() -> None:
 
 def keeps_cores() -> bool:
     """Return whether threads of OpenBLAS keep their cores for long: NumPy has it, and was loaded before gdlab."""
-    if _briefly or SPIN in os.environ:
-        return False
+    return not _briefly and SPIN not in os.environ and has_openblas()
+
+
+def has_openblas() -> bool:
+    """Return whether the products of NumPy are those of OpenBLAS."""
     config = importlib.import_module("numpy").show_config(mode="dicts")
     return "openblas" in str(config.get("Build Dependencies", {}).get("blas", {}).get("name"))
+
+
+def mean_by_least(seconds: float = 0.15) -> float:
+    """Return how many times as long as the fastest a product takes on average, among those of this many seconds: 1.1 to
+    1.3 where its threads have their cores, 2 and more where another program uses one of these (2 cores, 2026-11-29)."""
+    np = importlib.import_module("numpy")
+    a, b, out = (np.zeros(shape, np.float32) for shape in ((64, 256), (256, 1024), (64, 1024)))
+    times = [time.perf_counter()]
+    while times[-1] < times[0] + seconds:
+        np.matmul(a, b, out=out)
+        times.append(time.perf_counter())
+    took = np.diff(times)
+    return float(took.mean() / took.min())

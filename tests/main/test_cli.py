@@ -14,6 +14,7 @@ import gdlab.study.parity as parity
 import gdlab.view.text.doctor as doctor_module
 from gdlab import ops
 from gdlab.__main__ import main
+from gdlab.base.blas import mean_by_least
 from gdlab.base.errors import DeviceUnavailableError
 from gdlab.devices import native
 from gdlab.graph import Graph
@@ -295,6 +296,23 @@ def test_doctor_tells_that_threads_of_numpy_keep_the_cores(keeps: bool, monkeypa
     assert row.advice.startswith("import gdlab before numpy") == keeps
 
 
+@pytest.mark.parametrize(("slower", "level"), [(1.2, "ok"), (2.6, "note")])
+def test_doctor_tells_that_others_use_the_cores(slower: float, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_module, "mean_by_least", lambda: slower)
+    monkeypatch.setattr(doctor_module, "has_openblas", lambda: True)
+    monkeypatch.setattr(doctor_module, "threads", lambda: 2)
+    (row,) = (row for row in doctor_module.doctor_rows() if row.name == "products")
+    assert row.level == level and row.found.startswith("by 2 threads")
+    assert row.advice.startswith("OPENBLAS_NUM_THREADS=1") == (level == "note")
+    monkeypatch.setattr(doctor_module, "threads", lambda: 1)
+    (row,) = (row for row in doctor_module.doctor_rows() if row.name == "products")
+    assert (row.level, row.found) == ("ok", "by 1 thread")
+
+
+def test_a_product_takes_longer_on_average_than_the_fastest() -> None:
+    assert mean_by_least(0.02) >= 1
+
+
 @pytest.mark.parametrize(
     ("system", "found", "level"), [("linux", "/bin/cc", "ok"), ("linux", None, "note"), ("win32", None, "")]
 )
@@ -314,6 +332,7 @@ def test_doctor_says_what_to_do(
     def none(name: str) -> None:
         raise DeviceUnavailableError("device", name, "no adapter", "a driver")
 
+    monkeypatch.setattr(doctor_module, "mean_by_least", lambda: 1.2)
     monkeypatch.setattr(doctor_module, "device", none)
     monkeypatch.setattr(doctor_module, "adapters", list)
     monkeypatch.setattr(doctor_module, "files", lambda package: tmp_path)

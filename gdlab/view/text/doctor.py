@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-from gdlab.base.blas import keeps_cores
+from gdlab.base.blas import THREADS, has_openblas, keeps_cores, mean_by_least, threads
 from gdlab.base.errors import GdlabError
 from gdlab.base.words import grid, nbytes, plural
 from gdlab.devices.choose import device
@@ -41,6 +41,11 @@ _FIRST = (
     "import gdlab before numpy: a thread of OpenBLAS then leaves its core 2 ms after a product instead of 27, and "
     "large updates on cpu take 0.6 of the time"
 )
+_BUSY = 2.0  # times the least that a product takes on average, from which on its threads wait for others
+_ALONE = (
+    f"{THREADS[0]}=1 before Python starts: a thread of OpenBLAS without a core keeps all others waiting, and a step on "
+    "cpu takes 2 to 10 times as long as with one thread"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ class DoctorRow:
 
 def doctor_rows() -> list[DoctorRow]:
     """Return all rows of the table."""
-    parts = (_python, _packages, _adapters, _device, _compiler, _dot, _front_end, _threads)
+    parts = (_python, _packages, _products, _adapters, _device, _compiler, _dot, _front_end, _threads)
     return [row for part in parts for row in part()]
 
 
@@ -92,6 +97,15 @@ def _packages() -> Iterator[DoctorRow]:
             yield DoctorRow(name, found, "note", _FIRST)
         else:
             yield DoctorRow(name, found)
+
+
+def _products() -> Iterator[DoctorRow]:
+    count = threads()
+    found = f"by {plural(count, 'thread')}"
+    if count > 1 and has_openblas() and mean_by_least() > _BUSY:
+        yield DoctorRow("products", f"{found}, and other programs use their cores now", "note", _ALONE)
+    else:
+        yield DoctorRow("products", found)
 
 
 def _adapters() -> Iterator[DoctorRow]:
