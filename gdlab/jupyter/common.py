@@ -40,6 +40,13 @@ class MagicFamily(Magics):
         for kind, magics in self.magics.items():
             self.magics[kind] = {name: MethodType(without_frames(f), self) for name, f in magics.items()}
 
+    @property
+    def cell_number(self) -> int:
+        """The number of the cell that runs, as its prompt has it. `execution_count` is that number only until IPython 9:
+        newer ones raise it before the cell runs instead of behind it. All have kept the text of the cell by then."""
+        shell: Any = self.shell
+        return max(1, len(shell.history_manager.input_hist_parsed) - 1)
+
     # names
     def named(self, name: str) -> Study:
         """Return the study of this name; raise `UsageError` (one red line) for anything else."""

@@ -27,10 +27,6 @@ _WIDEST = 60  # columns of a cell line behind which values are written
 class EagerMagics(MagicFamily):
     """The magic that runs a cell line by line."""
 
-    def __init__(self, shell: Any) -> None:
-        super().__init__(shell)
-        self.cells = 0
-
     @magic_arguments()
     @argument("name", nargs="?", default="_eager", help="the notebook variable that the session is bound to (_eager)")
     @argument("--device", metavar="D", type=device_name, help="device of the session (auto): cpu, wgpu, wgpu:1")
@@ -61,8 +57,7 @@ class EagerMagics(MagicFamily):
             old.close()
 
     def _run(self, session: EagerSession, name: str, line: str, cell: str, args: Namespace, feed: Any) -> None:
-        self.cells += 1
-        number = int(getattr(self.shell, "execution_count", self.cells))
+        number = self.cell_number
         self._file = f"<graph {name}, cell {number}>"
         text = f"%%eager {line}".rstrip()
         session.made_up = _feeding(feed)

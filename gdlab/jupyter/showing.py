@@ -56,10 +56,6 @@ _FILES = (".json", ".json.gz")
 class ShowMagics(MagicFamily):
     """The magics that make a graph and show it."""
 
-    def __init__(self, shell: Any) -> None:
-        super().__init__(shell)
-        self.cells = 0
-
     # -- %%graph -------------------------------------------------------------------------------------------------------
     @magic_arguments()
     @argument("name", nargs="?", default="_graph", help="the notebook variable that the study is bound to (_graph)")
@@ -109,8 +105,7 @@ class ShowMagics(MagicFamily):
         self.display(study, args.show or _first_views(args), args, args.run, view | _value_view(args))
 
     def _study(self, name: str, line: str, cell: str, args: Namespace, options: dict[str, Any]) -> Study:
-        self.cells += 1
-        number = int(getattr(self.shell, "execution_count", self.cells))
+        number = self.cell_number
         self._file = f"<graph {name}, cell {number}>"
         program: CellResult = run_cell(name, f"%%graph {line}".rstrip(), cell, self.names, number)
         for note in program.notes:

@@ -4,6 +4,7 @@ import _thread
 import base64
 import gzip
 import json
+import linecache
 import re
 import threading
 import time
@@ -38,6 +39,16 @@ def test_names_come_from_assignments_and_lines_from_the_cell(shell):
     relu = next(n for n in graph if n.op == "relu")
     (place,) = graph.source(relu.id)
     assert place.line == 4 and place.file.startswith("<graph mlp, cell ")
+
+
+@pytest.mark.parametrize("magic", ["%%graph numbered --quiet", "%%eager numbered"])
+def test_a_cell_is_named_by_the_number_of_its_prompt(shell, magic):
+    run(shell, "1 + 1")
+    with capture_output():
+        ran = shell.run_cell(f"{magic} --device cpu\nx = input('x', (2,))\nsum_all(relu(x))", store_history=True)
+    found = {file for file in linecache.cache if file.startswith("<graph numbered, ")}
+    assert ran.execution_count == 2 and found == {"<graph numbered, cell 2>"}
+    linecache.cache.pop(*found)
 
 
 def test_a_second_name_does_not_replace_the_first(shell):
