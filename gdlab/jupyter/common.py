@@ -42,7 +42,7 @@ class MagicFamily(Magics):
 
     @property
     def cell_number(self) -> int:
-        """The number of the cell that runs, as its prompt has it. `execution_count` is that number only until IPython 9:
+        """The number of the cell that runs, as its prompt has it. `execution_count` is that number until IPython 9:
         newer ones raise it before the cell runs instead of behind it. All have kept the text of the cell by then."""
         shell: Any = self.shell
         return max(1, len(shell.history_manager.input_hist_parsed) - 1)
