@@ -42,8 +42,8 @@ class MagicFamily(Magics):
 
     @property
     def cell_number(self) -> int:
-        """The number of the cell that runs, as its prompt has it. `execution_count` is that number until IPython 9:
-        newer ones raise it before the cell runs instead of behind it. All have kept the text of the cell by then."""
+        """The number of the cell that runs, as its prompt has it: from the kept texts of cells, which end with its own.
+        `execution_count` is no help: IPython 9.18 raises it before a cell runs, 8 raised it behind."""
         shell: Any = self.shell
         return max(1, len(shell.history_manager.input_hist_parsed) - 1)
 
