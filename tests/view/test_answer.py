@@ -316,7 +316,7 @@ def test_the_doctor_says_what_to_do() -> None:
             DoctorRow("front end", "not built", "bad", "build <it>")]  # fmt: skip
     answer = doctor_answer(rows, doctor_text(rows))
     assert answer.text == doctor_text(rows) and answer.level == "bad"
-    assert answer.verdict == "1 to mend, 1 optional and missing, 1 in order"
+    assert answer.verdict == "1 to mend, 1 with advice, 1 in order"
     html = answer_html(answer)
     assert re.findall("[✓–✗]", html) == ["✗", "✓", "–", "✗"] and "build &lt;it&gt;" in html
 

@@ -244,7 +244,7 @@ def _inside(study: Study) -> list[Section]:
 def doctor_answer(rows: Sequence[DoctorRow], text: str) -> Answer:
     """Return the picture of `doctor`: what this machine has and lacks."""
     counts = {level: sum(row.level == level for row in rows) for level in ("bad", "note", "ok")}
-    words = {"bad": "to mend", "note": "optional and missing", "ok": "in order"}
+    words = {"bad": "to mend", "note": "with advice", "ok": "in order"}
     told = ", ".join(f"{counts[level]} {words[level]}" for level in counts if counts[level])
     columns = Column(""), Column("part"), Column("found", wide=True), Column("advice", wide=True)
     tones: dict[str, Tone] = {"ok": "", "note": "", "bad": "error"}
