@@ -117,8 +117,17 @@ class Checkpoints:
             raise ArgumentError("restore", "snapshot", type(snapshot).__name__, "what snapshot() of this session gave")
         if not isinstance(steps, (int, np.integer)) or isinstance(steps, bool) or steps < 0:
             raise ArgumentError("restore", "steps", repr(steps), "an int ≥ 0")
+        self._check(snapshot)
         self.loaded.turn.call(lambda: self._apply(snapshot))
         self.progress.steps = steps
+
+    def _check(self, snapshot: CheckpointContent) -> None:
+        """Raise `CheckpointError` unless a snapshot has the tensors of this session."""
+        found = {name: entry for name, entry, _ in entries_of(snapshot.tensors)}
+        try:
+            _check_tensors(found, self._layout(())["parameters"], snapshot.adam, snapshot.states)
+        except CheckpointError as error:
+            raise CheckpointError("restore", error.what, error.given, error.wanted) from None
 
     def _layout(self, adam: tuple[str, ...], states: Mapping[str, tuple[str, ...]] = _NONE) -> dict[str, Any]:
         places = self.values.places
@@ -354,7 +363,7 @@ def _check_layout(text: str, wanted: Mapping[str, Any]) -> tuple[tuple[str, ...]
         rows, adam = {row[0]: row[1:] for row in given["parameters"]}, given["adam"]
         many, adam = len(given["parameters"]), [str(n) for n in adam]
         states = {str(state): tuple(map(str, names)) for state, names in given.get("states", {}).items()}
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise _bad("gdlab_logical_layout", f"{type(error).__name__}: {error}", "names, shapes, dtypes") from None
     mine = {name: rest for name, *rest in wanted["parameters"]}
     for name, rest in mine.items():
@@ -394,6 +403,9 @@ def _check_tensors(
     tensors: Mapping[str, HeaderEntry], rows: Any, adam: tuple[str, ...], states: Mapping[str, tuple[str, ...]]
 ) -> None:
     wanted = {name: _stored(dtype, tuple(shape)) for name, shape, dtype in rows}
+    for name in (*adam, *(name for names in states.values() for name in names)):
+        if name not in wanted:
+            raise _bad(f"moments of {name}", "some", "no such parameter in this session")
     for prefix in MOMENTS:
         wanted |= {prefix + name: ("F32", wanted[name][1]) for name in adam}
     for state, names in states.items():

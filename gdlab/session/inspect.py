@@ -95,20 +95,26 @@ class Inspection:
         self.steps.progress.check_between_steps("dispatch_outputs")
         return self.each_dispatch(lambda d, results: (d, results[0]))
 
-    def each_dispatch(self, row: Callable[[Dispatch, Results], Row], step: int | None = None) -> list[Row]:
+    def each_dispatch(
+        self, row: Callable[[Dispatch, Results], Row], step: int | None = None, *, keep: bool = True
+    ) -> list[Row]:
         """Run forward and backward group by group without counting a step, and return `row(dispatch, results)` of each,
-        in order (results: `Values.read_results`); the caches that the plan writes are afterwards as before. `step`: the
-        step, from 0, whose random numbers are drawn, else the next. Checks nothing."""
+        in order (results: `Values.read_results`); the caches that the plan writes are afterwards as before, and with
+        `keep` the outputs and gradients of the last step. `step`: the step, from 0, whose random numbers are drawn,
+        else the next. Checks nothing."""
 
         def run() -> list[Row]:
             plan, program = self.loaded.plan, self.loaded.program
-            caches = {b: program.download(b) for d in plan.dispatches for b in d.in_place}
+            of_step = (*plan.output_buffers, *(gradient for _, gradient in plan.param_grad_pairs)) if keep else ()
+            kept = {b: program.download(b) for b in (*(b for d in plan.dispatches for b in d.in_place), *of_step)}
             rows = []
-            for group in plan.groups:
-                program.run(group.start, group.stop, self.steps.scalars(self.steps.updates.adam_steps, step))
-                rows += [row(d, self.values.read_results(d)) for d in plan.dispatches[group.start : group.stop]]
-            for buffer, data in caches.items():
-                program.upload(buffer, data)
+            try:
+                for group in plan.groups:
+                    program.run(group.start, group.stop, self.steps.scalars(self.steps.updates.adam_steps, step))
+                    rows += [row(d, self.values.read_results(d)) for d in plan.dispatches[group.start : group.stop]]
+            finally:
+                for buffer, data in kept.items():
+                    program.upload(buffer, data)
             return rows
 
         return self.loaded.turn.call(run)

@@ -255,10 +255,12 @@ class Session(Closing):
 
     def last_dispatches(self) -> tuple[Dispatch, ...]:
         """Return the dispatches of the step that is, or was last, run dispatch by dispatch."""
+        self.loaded.check_open("last_dispatches")
         return () if self.progress.partial is None else self.progress.partial.dispatches
 
     def step_dispatches(self) -> tuple[Dispatch, ...]:
         """Return the dispatches of the step under way, or of the next one: the plan's, then the update's."""
+        self.loaded.check_open("step_dispatches")
         return self.steps.dispatches()
 
     # the update -------------------------------------------------------------------------------------------------------

@@ -217,14 +217,19 @@ class Steps:
         """Run on until `stop` dispatches of a step have run; after the last one the step counts. `reversible`: store
         buffers that are changed in place, so that `rewind` can go back; `snapshots`: store one every 16 dispatches, so
         that going back is quick."""
-        partial = self.begin()
+        before, partial = self.progress.partial, self.begin()
         numbers, end = self.scalars(partial.adam_steps), len(partial.dispatches)
         while partial.position < stop:
             part = min(stop, partial.position // EVERY * EVERY + EVERY) if snapshots else stop
-            if reversible:
-                self._store_initial(partial, part)
-            partial.reversible &= reversible
-            self.loaded.program.run(partial.position, part, numbers)
+            try:
+                if reversible:
+                    self._store_initial(partial, part)
+                partial.reversible &= reversible
+                self.loaded.program.run(partial.position, part, numbers)
+            except SessionError:
+                if not partial.position:
+                    self.progress.partial = None if before is partial else before  # no step is under way
+                raise
             partial.position = part
             if snapshots and part % EVERY == 0 and part < end:
                 self._store_snapshot(partial)

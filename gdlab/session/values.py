@@ -194,8 +194,7 @@ class Values:
 
     def initialize(self, seed: int, zeros: bool) -> None:
         self.loaded.check_open("initialize")
-        if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or not 0 <= seed < 2**64:
-            raise ArgumentError("initialize", "seed", repr(seed), "an int in 0 … 2^64 − 1")
+        self.check_seed(seed)
         plan = self.loaded.plan
         declared = {n.name: dict(n.attrs).get("init") or DEFAULT for n in plan.graph.parameters}
         values: dict[str, Array] = {}  # all are made before one is set: a refusal changes nothing
@@ -205,6 +204,11 @@ class Values:
             values[name] = as_array("initialize", name, data, plan.param_types[name])
         for name, data in values.items():
             self.set_parameter(name, data, "initialize")
+
+    def check_seed(self, seed: int) -> None:
+        """Raise `ArgumentError` for what is no seed of initial values."""
+        if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool) or not 0 <= seed < 2**64:
+            raise ArgumentError("initialize", "seed", repr(seed), "an int in 0 … 2^64 − 1")
 
     # data out ---------------------------------------------------------------------------------------------------------
     def read_param(self, name: str, out: Array | None) -> Array:

@@ -33,6 +33,7 @@ from gdlab.session import (
 from gdlab.session.run.feeds import Feed, make_feed, random_batch
 from gdlab.session.run.runner import Runner
 from gdlab.session.totals import StepTotals, totals
+from gdlab.session.update_settings import optimizer
 from gdlab.session.updates import UpdateSettings
 
 
@@ -204,12 +205,14 @@ class Execution:
             return
         batches = self.runner.feed if feed is None else make_feed(feed, self.pipeline.graph)
         self.runner.refuse_while_running("new settings")
+        rules = [optimizer(f"set_{name}", rule, lr=rate) for name, rule, rate in
+                 (("learning_rate", "sgd", sgd), ("adam", "adam", adam)) if rate is not None]  # fmt: skip
+        if init is not None:
+            self.session.values.check_seed(init)
         if until is not None:
             self.runner.set_until(until)
-        if sgd is not None:
-            self.session.set_learning_rate(sgd)
-        if adam is not None:
-            self.session.set_adam(adam)
+        for rule in rules:
+            self.session.set_optimizer(rule)
         if init is not None:
             self.session.initialize(init)
         self.runner.feed = batches  # last: the rest may refuse

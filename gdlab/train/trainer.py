@@ -186,9 +186,10 @@ class Trainer:
             loader.shuffle(epoch)  # refuses what is no number
             return self._train_on(self.on, loader, range(int(epoch), int(epoch) + 1)).epochs[0]
         session, names = self.session, self._inputs_of(loader)
-        session.set_optimizer(self.config.rule)
+        session.check_ready("train", inputs=False)
         loader.shuffle(epoch)
         loader.reset()
+        session.set_optimizer(self.config.rule)
         run = _Epoch(session, epoch)
         bar = _bar(self.config, loader.num_batches(), epoch)
         try:

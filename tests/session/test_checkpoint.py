@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,33 @@ def refused(session: Session, path: Path, data: bytes) -> str:
         session.load_checkpoint(path)
     assert state_of(session) == before and session.memory_summary() == memory
     return str(caught.value)
+
+
+@pytest.mark.parametrize("states", [[], "x", None])
+def test_states_of_another_kind_are_refused(session: Session, saved: Path, tmp_path: Path, states: Any) -> None:
+    _, header, body = parts(saved)
+    metadata = header["__metadata__"]
+    layout = {**json.loads(metadata["gdlab_logical_layout"]), "states": states}
+    changed = {**header, "__metadata__": {**metadata, "gdlab_logical_layout": json.dumps(layout)}}
+    assert "gdlab_logical_layout" in refused(session, tmp_path / "a", joined(changed, body))
+
+
+def test_a_snapshot_of_another_session_is_refused(session: Session) -> None:
+    with Graph() as narrow:
+        ops.input("x", (4, 3))
+        narrow.output(ops.parameter("w", (3, 1)).sum_all() + ops.parameter("b", (2,)).sum_all())
+    with Graph() as named:
+        named.output(ops.parameter("v", (3, 2)).sum_all())
+    before = state_of(session)
+    for graph, text in ((narrow, "restore: w: given F32"), (named, "restore: w: given nothing")):
+        with build_session(graph, "cpu") as other:
+            other.initialize(zeros=True)
+            with pytest.raises(CheckpointError, match=text):
+                session.restore(other.snapshot())
+        assert state_of(session) == before
+    moments = replace(session.snapshot(), adam=("v",))
+    with pytest.raises(CheckpointError, match="restore: moments of v"):
+        session.restore(moments)
 
 
 def test_every_byte_counts(session: Session, saved: Path, tmp_path: Path) -> None:

@@ -236,6 +236,21 @@ def test_a_debug_step_refuses_what_a_step_refuses(device: str) -> None:
         assert state_of(session) == before
 
 
+def test_a_look_leaves_the_last_step_as_it_was(device: str) -> None:
+    with build_session(line(), device) as session, build_session(line(), device) as other:
+        for one in (session, other):
+            fitted(one).set_learning_rate(0.1)
+            one.step()
+        seen = session.read_loss(), session.read_all_param_grad_norms(), session.read_output_by_index(0).tolist()
+        for look in (session.trace_dispatches, session.dispatch_outputs):
+            look()
+            found = session.read_loss(), session.read_all_param_grad_norms(), session.read_output_by_index(0).tolist()
+            assert found == seen
+        for one in (session, other):
+            one.sgd_step(0.1)
+        np.testing.assert_array_equal(session.read_param("w"), other.read_param("w"))
+
+
 def test_a_trace_lists_what_is_suspicious(device: str) -> None:
     with Graph() as g:
         x = ops.input("x", (200,))

@@ -159,6 +159,35 @@ def test_a_lost_device_is_an_error_and_not_the_end() -> None:
     assert done.returncode == 0 and done.stdout == "alive\n", done.stdout + done.stderr
 
 
+FIRST = """
+from session_state import fitted, line
+from gdlab.base.errors import SessionError
+from gdlab.devices.base import owner
+from gdlab.session import build_session
+import sys
+session = fitted(build_session(line(), "wgpu"))
+session.set_learning_rate(0.1)
+session.step(); session.wait()
+owner().call(session.loaded.program.gpu.device.destroy)
+for _ in range(2):
+    try:
+        eval(f"session.{sys.argv[1]}")
+    except SessionError as error:
+        print("lost" in str(error))
+again = fitted(build_session(line(), "wgpu"))
+again.step(); again.read_loss()
+"""
+
+
+@pytest.mark.parametrize(
+    "call", ["set_adam(0.1)", "sgd_step(0.1)", "set_profiling(True)", "read_loss()", "snapshot()", "step_debug()"]
+)
+def test_the_loss_of_a_device_is_remembered_whoever_sees_it_first(call: str) -> None:
+    needs("wgpu")
+    done = child("-c", FIRST, call)
+    assert done.returncode == 0 and done.stdout == "True\nTrue\n", done.stdout + done.stderr
+
+
 def test_a_failed_update_leaves_the_configuration(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever goes wrong in the device while an update is made ready, nothing of it is configured."""
     with build_session(line(), device) as session:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import networks
 import numpy as np
@@ -13,6 +14,7 @@ from documents import checked
 from gdlab import ops
 from gdlab.base.errors import ArgumentError, SessionError
 from gdlab.graph import Graph
+from gdlab.session.run.feeds import random_batch
 from gdlab.study.study import Study
 from gdlab.view.text.twin import twin as text
 
@@ -179,6 +181,33 @@ def test_a_replay_makes_the_same_losses(device: str, rule: dict[str, float]) -> 
     assert study.runner.losses == losses, "steps are counted from 1 again"
     study.replay()
     assert study.runner.losses == losses and study.session.step_count == 7
+    study.close()
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_list_is_replayed_from_its_first_batch(kind: Callable[[Any], Any]) -> None:
+    study = Study(networks.mlp(batch=8), train=True, device="cpu", name="mlp")
+    batches = [random_batch(study.graph, seed) for seed in range(5)]
+    study.run(2, feed=batches[0], sgd=0.1, init=0)
+    study.run(3, feed=kind(batches))  # its first batch is that of the third step
+    losses = study.runner.losses[2:]
+    study.replay()
+    assert study.session.step_count == 5, "of five batches, from the first step on"
+    assert len({loss for _, loss in [*losses, *study.runner.losses]}) == 8
+    first = list(study.runner.losses)
+    study.replay()
+    assert study.runner.losses == first
+    study.close()
+
+
+def test_an_iterator_cannot_be_replayed() -> None:
+    study = Study(networks.mlp(batch=8), train=True, device="cpu", name="mlp")
+    batch = random_batch(study.graph, 0)
+    study.run(2, feed=(batch for _ in range(9)), sgd=0.1, init=0)
+    losses = list(study.runner.losses)
+    with pytest.raises(SessionError, match="replay: feed: given an iterator"):
+        study.replay()
+    assert study.session.step_count == 2 and study.runner.losses == losses
     study.close()
 
 

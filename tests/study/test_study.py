@@ -14,7 +14,7 @@ from session_state import state_of
 
 from gdlab import ops
 from gdlab.autodiff import differentiate
-from gdlab.base.errors import ArgumentError, AutodiffError, GraphError, SessionError
+from gdlab.base.errors import ArgumentError, AutodiffError, GdlabError, GraphError, SessionError
 from gdlab.base.words import nbytes
 from gdlab.graph import Graph
 from gdlab.session import build_inference_session, build_session, lanes_of
@@ -276,6 +276,19 @@ def test_values_and_gradients_by_hand() -> None:
     assert row.split("  ")[-2:] == ["[3, −1]", "[4, 25]"] or ("[3, −1]" in row and row.endswith("[4, 25]"))
     assert {o["id"] for o in study.doc.data["overlays"]} == {"value", "gradient", "adjoint"}
     assert study.doc.check() == ()
+    study.close()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"adam": 0.1, "init": -1}, {"sgd": 0.3, "adam": -1.0}, {"until": "loss < 1", "sgd": -1.0}]
+)
+def test_settings_that_are_refused_change_nothing(wrong: dict[str, Any]) -> None:
+    study = Study(networks.mlp(batch=8), train=True, device="cpu", name="mlp")
+    study.run(1, feed="random:0", sgd=0.1, init=0)
+    rule, until = study.session.optimizer, study.runner.lookout.until
+    with pytest.raises(GdlabError):
+        study.run(1, **wrong)
+    assert (study.session.optimizer, study.runner.lookout.until, study.session.step_count) == (rule, until, 1)
     study.close()
 
 

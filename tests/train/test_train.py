@@ -34,6 +34,18 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     return x, (x @ W + 1).astype(np.float32)
 
 
+def test_an_epoch_that_is_refused_changes_nothing(device: str) -> None:
+    with build_session(line(), device) as session:
+        for epoch, text in ((0, "no value for"), (-1, "seed: given -1")):
+            before = state_of(session)
+            with pytest.raises(gd.GdlabError, match=text):
+                config = gd.TrainConfig(gd.Optimizer.adam(0.1), label_input="y")
+                gd.Trainer(session, config).train_epoch(loader(), epoch)
+            assert state_of(session) == before and session.optimizer.rule == "none"
+            session.set_parameter("w", W)
+            session.set_parameter("b", [0, 0])
+
+
 def loader(batch: int = 4) -> gd.DataLoader:
     x, y = data()
     return gd.DataLoader(x, y, 3, 2, batch)

@@ -158,6 +158,7 @@ class WgpuProgram(Program):
 
     def configure(self, update: Update) -> None:
         self._settle("configure")
+        self.queue.check_alive("configure")  # kernels and memory of a lost device have other errors
         if self.checked:
             check_update(self.plan, update, self.gpu.bounds)
             unmade = [b for b in update.buffers if b.id not in self.places]

@@ -297,6 +297,8 @@ class Gpu:
         try:
             return self.device.create_buffer(size=size, usage=usage, mapped_at_creation=upload)
         except self.refused as error:
+            self.note_loss(_message(error))
+            self.alive("device")
             what = f"tensor {name}, {size} bytes" if name else f"buffer of {size} bytes"
             wanted = f"memory for it on {self.adapter.info['device']}"
             raise SessionError("device", what, _message(error), wanted) from error
@@ -308,7 +310,12 @@ class Gpu:
     def query_set(self, count: int) -> Any:
         """Make a set of timestamps."""
         self.alive("profile")
-        return self.device.create_query_set(type="timestamp", count=count)
+        try:
+            return self.device.create_query_set(type="timestamp", count=count)
+        except self.refused as error:
+            self.note_loss(_message(error))
+            self.alive("profile")
+            raise SessionError("profile", "timestamps", _message(error), "those of an adapter that has them") from error
 
     def stamped_pass(self, query_set: Any, first: int) -> Any:
         """Return the descriptor of a compute pass with the stamps `first` and `first` + 1 at its begin and end."""
@@ -432,6 +439,10 @@ class Gpu:
         if self.lost:
             raise SessionError(where, "device", "one that was lost", "a session on a new device")
 
+    def note_loss(self, text: str) -> None:
+        """Remember that the device is lost, where the text of one of its errors says so."""
+        self.lost = self.lost or "is lost" in text
+
     def record(self, where: str, encode: Callable[[Any], None]) -> Any:
         """Return a finished command buffer that `encode` records; an invalid recording raises."""
         raw, commands = self.raw, self.null
@@ -480,7 +491,7 @@ class CheckedCalls:
         """Raise the error of the calls so far, if any."""
         if self.slot.message is not None:
             text = _message(self.slot.message)
-            self.gpu.lost = "is lost" in text
+            self.gpu.note_loss(text)
             raise SessionError(self.where, "recording", text, "a valid one (nothing was submitted)")
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:

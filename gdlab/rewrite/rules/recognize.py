@@ -343,15 +343,15 @@ def cube_opened(x: Value) -> Rewrite:
 
 
 @rule(safety="rounding", label="Scale·x·x→Scale∘Cube")
-def scaled_cube(x: Value, c: float) -> Rewrite:
-    """((c · x) · x) · x → c · ((x · x) · x)"""
-    return scale(x, c) * x * x >> scale(x * x * x, c)
+def scaled_cube(x: Value) -> Rewrite:
+    """((0.044715 · x) · x) · x → 0.044715 · ((x · x) · x)"""
+    return scale(x, CUBE) * x * x >> scale(x * x * x, CUBE)
 
 
 @rule(safety="rounding", label="Scale(x·x)·x→Scale∘Cube")
-def scaled_square(x: Value, c: float) -> Rewrite:
-    """(c · (x · x)) · x → c · ((x · x) · x)"""
-    return scale(x * x, c) * x >> scale(x * x * x, c)
+def scaled_square(x: Value) -> Rewrite:
+    """(0.044715 · (x · x)) · x → 0.044715 · ((x · x) · x)"""
+    return scale(x * x, CUBE) * x >> scale(x * x * x, CUBE)
 
 
 @rule(safety="rounding", label="Scale(x)·x→Scale∘Square")

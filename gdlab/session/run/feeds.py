@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,17 @@ class ReadAhead:
         return self.batch(step)
 
 
+@dataclass(frozen=True, slots=True)
+class InTurn:
+    """A feed whose batches come once, one after the other: no step can be made again."""
+
+    batch: Feed
+
+    def __call__(self, step: int) -> Mapping[str, Any]:
+        """Return the next batch."""
+        return self.batch(step)
+
+
 def make_feed(given: Any, graph: Graph) -> Feed:
     """Return a feed made from a DataLoader (shuffled anew for each epoch), a dict of arrays, a callable
     `step -> dict`, an iterable of dicts (its end ends the run with an error), or `"random[:SEED]"`. The batches of a
@@ -58,11 +69,27 @@ def make_feed(given: Any, graph: Graph) -> Feed:
     if callable(given):
         return lambda step: _checked(_called(given, step))
     if hasattr(given, "__iter__") and not isinstance(given, (str, bytes, np.ndarray)):
+        if isinstance(given, (list, tuple)):
+            return ReadAhead(_list_feed(given))
         batches: Iterator[Any] = iter(given)
-        in_turn: Feed = lambda step: _checked(_next(batches, step))  # noqa: E731
-        return ReadAhead(in_turn) if isinstance(given, (list, tuple)) else in_turn
+        return InTurn(lambda step: _checked(_next(batches, step)))
     wanted = "a dict of arrays, a callable step -> dict, an iterable of dicts, or random[:SEED]"
     raise ArgumentError("feed", "kind", type(given).__name__, wanted)
+
+
+def _list_feed(given: Sequence[Any]) -> Feed:
+    """Give the batches of a list from the first step that asks on; an earlier step, which a reset leads to, is the
+    first again."""
+    first = -1
+
+    def feed(step: int) -> Mapping[str, Any]:
+        nonlocal first
+        first = step if first < 0 or step < first else first
+        if step - first >= len(given):
+            raise _ended(step)
+        return _checked(given[step - first])
+
+    return feed
 
 
 def _loader_feed(loader: Any) -> Feed:
@@ -97,7 +124,11 @@ def _called(feed: Callable[[int], Any], step: int) -> Any:
     try:
         return feed(step)
     except StopIteration:
-        raise ArgumentError("feed", "batches", f"an end after {step} steps", "as many batches as steps") from None
+        raise _ended(step) from None
+
+
+def _ended(step: int) -> ArgumentError:
+    return ArgumentError("feed", "batches", f"an end after {step} steps", "as many batches as steps")
 
 
 def random_batch(graph: Graph, seed: int) -> dict[str, np.ndarray[Any, Any]]:

@@ -168,7 +168,8 @@ class NonfiniteSearch:
 
     def _first_bad_output(self, step: int | None) -> Culprit | None:
         written = dict[int, Array]()
-        for dispatch, results in self.inspection.each_dispatch(lambda d, results: (d, results), step):
+        # what is not finite stays where it is found
+        for dispatch, results in self.inspection.each_dispatch(lambda d, results: (d, results), step, keep=False):
             if (culprit := self._judged(dispatch, results, written)) is not None:
                 return culprit
             written |= by_buffer(dispatch, results)

@@ -22,7 +22,7 @@ from gdlab.base.words import natural, plural, whole
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
 from gdlab.session.run.breakpoints import Break
-from gdlab.session.run.feeds import Feed, make_feed, random_batch
+from gdlab.session.run.feeds import Feed, InTurn, make_feed, random_batch
 from gdlab.session.run.gradient_norms import GradientNorms
 from gdlab.session.run.log import Earlier, LogEvent, RunLog
 from gdlab.session.run.lookout import Lookout, Watched
@@ -251,7 +251,10 @@ class Runner:
             self.lookout.reset()
 
     def replay(self) -> Future[None]:
-        """Reset, and make the same number of steps again: with the same feed and update rule, the same losses."""
+        """Reset, and make the same number of steps again: with the same feed and update rule, the same losses. A
+        generator has given its batches away: `SessionError`."""
+        if isinstance(self.feed, InTurn):
+            raise SessionError("replay", "feed", "an iterator, which gives each batch once", "a list, or step -> dict")
         steps = self.session.step_count
         self.reset()
         return self.start(steps)
