@@ -278,7 +278,8 @@ class Aliased(ReadNodeError):
 
 
 class ExternalBindError(_WithFields):
-    """Memory of somebody else that cannot be bound: `ExternalBindError.UnknownSlot`, `ExternalBindError.TooSmall`."""
+    """Memory of somebody else that cannot be bound: `ExternalBindError.UnknownSlot`, `ExternalBindError.TooSmall`, or
+    memory that the same plan uses already and writes."""
 
     UnknownSlot: ClassVar[type[UnknownSlot]]
     TooSmall: ClassVar[type[TooSmall]]

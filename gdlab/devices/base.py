@@ -392,6 +392,11 @@ class Program(ABC):
         """Return the bytes of memory that could be bound here; None for any other object."""
 
     @abstractmethod
+    def users_of(self, memory: Any, nbytes: int, moved: Mapping[int, Any]) -> set[int]:
+        """Return the buffers whose memory overlaps the first `nbytes` of this. `moved`: memory by buffer that is not
+        bound now, and counts too."""
+
+    @abstractmethod
     def rebind(self, buffer: int, memory: Any) -> None:
         """Bind a buffer that shares its slot with no other to this memory, from the next step on."""
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.base.errors import ArgumentError, TooSmall, UnknownSlot, unknown_name
+from gdlab.base.errors import ArgumentError, ExternalBindError, TooSmall, UnknownSlot, unknown_name
+from gdlab.base.words import listed
 from gdlab.session.loaded import LoadedPlan
 from gdlab.session.progress import Progress
 from gdlab.session.values import Values
@@ -72,8 +73,28 @@ class ExternalMemory:
         if got < required:
             given, wanted = f"{got} bytes", f"{required} bytes or more"
             raise TooSmall(where, f"memory for {slot!r}", given, wanted, required=required, got=got)
+        self._check_alone(where, slot, buffer, memory, required)
         program.rebind(buffer, memory)
         self._own.setdefault(buffer, own)
+
+    def _check_alone(self, where: str, slot: Slot, buffer: int, memory: Any, nbytes: int) -> None:
+        """Raise where one of `buffer` and another buffer over this memory is written: the step would overwrite what it
+        reads. The own memory of a buffer that lies elsewhere counts as its memory: `unbind` moves it back."""
+        plan, program = self.loaded.plan, self.loaded.program
+        written = {b for d in (*plan.dispatches, *program.update.dispatches) for b in d.writes}
+        others = program.users_of(memory, nbytes, self._own) - {buffer}
+        refused = others if buffer in written else others & written
+        if refused:
+            names = listed(sorted({self._name_of(b) for b in refused}))
+            wanted = "memory that no other buffer of this plan has, or that the step only reads"
+            raise ExternalBindError(where, f"memory for {slot!r}", f"that of {names}", wanted)
+
+    def _name_of(self, buffer: int) -> str:
+        """Return the words for a buffer in an error."""
+        plan = self.loaded.plan
+        inputs = {b: f"input {name!r}" for name, b in plan.input_buffers}
+        outputs = {b: f"output {index}" for index, b in enumerate(plan.output_buffers)}
+        return {**inputs, **outputs}.get(buffer, f"buffer {buffer}")
 
     def _slot(self, where: str, slot: Slot) -> int:
         self.loaded.check_open(where)

@@ -527,8 +527,8 @@ class Session(Closing):
         """Place an input (by name) or an output (by index) in `memory` from the next step on: a writable C-contiguous
         array of 4-byte elements on cpu, a buffer of the same `GPUDevice` for storage and copies on wgpu. Elements lie
         there from its beginning; indices in it are not checked. Kernels store four elements at a time: bytes between
-        the last element and `slot_size` may be overwritten, none behind. Raises `ExternalBindError.UnknownSlot` and
-        `ExternalBindError.TooSmall(required, got)`."""
+        the last element and `slot_size` may be overwritten, none behind. Inputs may share memory, what a step writes
+        shares none. Raises `ExternalBindError`: `UnknownSlot`, `TooSmall(required, got)`, or memory in use."""
         self.external.bind(slot, memory)
 
 

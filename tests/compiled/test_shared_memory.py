@@ -84,6 +84,45 @@ def test_arrays_of_the_caller_on_cpu() -> None:
     assert gone() is None
 
 
+def test_what_a_step_writes_shares_no_memory(device: str) -> None:
+    graph, other = ready(swap(), device), ready(swap(), device)
+    inputs = {"a": np.arange(3), "b": -np.arange(3)}
+    before = graph.run(inputs)
+
+    def refused(name: str, slot: str | int, memory: Any, text: str) -> None:
+        with pytest.raises(ExternalBindError, match=f"{name}: memory for {slot!r}: given that of {text}, wanted"):
+            getattr(graph, name)(slot, memory)
+        assert same(graph.run(inputs), before)
+
+    refused("bind_output", 0, graph.input_buffer("a"), "input 'a'")
+    refused("bind_output", 0, graph.output_buffer(1), "output 1")
+    refused("bind_input", "b", graph.output_buffer(0), "output 0")
+    own = graph.output_buffer(0)
+    graph.bind_output(0, other.input_buffer("a"))
+    refused("bind_output", 1, other.input_buffer("a"), "output 0")
+    refused("bind_input", "a", own, "output 0")  # to which bind_output(0, None) goes back
+    graph.bind_output(0, own)
+    graph.bind_output(0, None)
+    assert same(graph.run(inputs), before)
+    graph.bind_input("a", other.input_buffer("b"))
+    graph.bind_input("b", other.input_buffer("b"))  # two inputs are only read
+    other.run(inputs)
+    assert same(graph.run(), [np.float32([1, 0, -1]), np.float32([0, -1, -2])])
+
+
+def test_ranges_of_one_array_on_cpu() -> None:
+    graph, memory = ready(swap(), "cpu"), np.zeros(12, np.float32)
+    graph.bind_output(0, memory[4:])  # of which three elements are used
+    for start in (2, 4, 6):
+        with pytest.raises(ExternalBindError, match="given that of output 0"):
+            graph.bind_output(1, memory[start : start + 3])
+    graph.bind_output(1, memory[7:])
+    graph.bind_input("a", memory[1:4])
+    memory[1:4] = 5
+    graph.run({"b": [1, 2, 3]})
+    assert memory.tolist() == [0, 5, 5, 5, 2, 3, 4, 5, 5, 5, 0, 0]
+
+
 REFUSED: list[tuple[str, tuple[Any, ...], type[GdlabError], str]] = [
     ("bind_input", ("z", None), ExternalBindError.UnknownSlot, "bind_input: slot: given z"),
     ("bind_input", ("·extent", None), ExternalBindError.UnknownSlot, "bind_input: slot"),

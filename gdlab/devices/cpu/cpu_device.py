@@ -6,7 +6,7 @@ import math
 import platform
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -202,6 +202,11 @@ class CpuProgram(Program):
         """Return the bytes of a writable C-contiguous array of 4-byte elements; None for any other object."""
         good = isinstance(memory, np.ndarray) and memory.itemsize == 4 and memory.flags.carray
         return memory.nbytes if good else None  # type: ignore[attr-defined]
+
+    def users_of(self, memory: Array, nbytes: int, moved: Mapping[int, Array]) -> set[int]:
+        """Return the buffers whose arrays overlap the first `nbytes` of `memory`."""
+        start, held = memory.ctypes.data, (*self.arrays.items(), *moved.items())
+        return {b for b, a in held if a.ctypes.data < start + nbytes and start < a.ctypes.data + a.nbytes}
 
     def rebind(self, buffer: int, memory: Array) -> None:
         """Bind the buffer to another array: the calls of dispatches that read or write it are made anew."""

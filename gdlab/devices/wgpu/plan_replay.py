@@ -621,6 +621,10 @@ class WgpuProgram(Program):
             if program.lent:
                 program.drop_ahead()
 
+    def users_of(self, memory: Any, nbytes: int, moved: Mapping[int, Any]) -> set[int]:
+        bound = {b for b, place in self.places.items() if self.memory.get(place.home) is memory}
+        return bound | {b for b, other in moved.items() if other is memory}
+
     def rebind(self, buffer: int, memory: Any) -> None:
         self.wait()
         home = self.places[buffer].home
