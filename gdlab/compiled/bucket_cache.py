@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,11 @@ EXACT = 8  # graphs kept that are compiled at the rows that there are
 WHERE = "BucketedCompileCache"
 Params = Mapping[str, Any]
 Build = Callable[[int], Graph | tuple[Graph, Params]]
+
+
+def _own(data: Any) -> Any:
+    """Return a copy of an array or list, which its owner may change before it is used; other data as it is."""
+    return np.array(data) if isinstance(data, np.ndarray) else copy.deepcopy(data) if isinstance(data, list) else data
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +72,7 @@ class BucketedCompileCache:
         self.bucket_axes, self.max_resident, self.on_unsupported = bucket_axes, max_resident, on_unsupported
         self.exact_runs = 0
         self._options = optimize, boundary or {}, bucket_random
-        self._params = params
+        self._params = params if params is None or callable(params) else {n: _own(data) for n, data in params.items()}
         self._compiled: dict[int, CompiledGraph] = {}  # by bucket, the one used longest ago first
         self._exact: dict[int, CompiledGraph] = {}  # by rows
         self._set: dict[str, Any] = {}  # before the first bucket was compiled
@@ -148,6 +154,7 @@ class BucketedCompileCache:
         unset = set(compiled.session.unset_parameters)
         for name in values:
             if name not in compiled.plan.param_types:
+                self._set.pop(name, None)  # or every later bucket would be refused
                 raise unknown_name(WHERE, "parameter", str(name), compiled.plan.param_types)
         compiled.load_params({name: data for name, data in values.items() if name in unset})
 
@@ -160,7 +167,7 @@ class BucketedCompileCache:
                 raise SessionError("set_param", f"parameter {name}", given, "set_param of each bucket's graph")
             graph = next(iter((*self._compiled.values(), *self._exact.values())), None)
             if graph is None:
-                self._set[name] = data
+                self._set[name] = _own(data)
             else:
                 graph.set_param(name, data)
 

@@ -209,7 +209,7 @@ class CompiledGraph(Closing):
     @property
     def draw(self) -> int:
         """The number of the next forward's random numbers; by default the forwards made."""
-        return self.session.progress.draw
+        return self.session.progress.draw % (1 << 32)
 
     @draw.setter
     def draw(self, draw: int) -> None:
@@ -748,11 +748,13 @@ class CompiledGraph(Closing):
     @kinds(sets=SEVERAL, indices=SEVERAL)
     def run_pipelined(self, sets: Iterable[Any], indices: Iterable[int] | None = None) -> list[list[Array]]:
         """Run the graph on each set of inputs, one after the other, and wait once at the end. All sets are checked
-        before the first forward is launched. `indices`: the outputs that are read back, in this order; None: all."""
+        before the first forward is launched; those of an iterator, which may fill one array again and again, are
+        copied as they come. `indices`: the outputs that are read back, in this order; None: all."""
         where, outputs, layout = "run_pipelined", self.signature.outputs, self.launcher.all
         if indices is not None:
             layout = layout_of([outputs[check_index(where, index, len(outputs))] for index in indices])
-        requests = [self.launcher.resolve(f"{where}, set {k}", inputs) for k, inputs in enumerate(sets)]
+        read = accept if isinstance(sets, (list, tuple)) else _copied
+        requests = [self.launcher.resolve(f"{where}, set {k}", inputs, read) for k, inputs in enumerate(sets)]
         for request in requests:
             self.launcher.check(request)
         return self._alone(where, lambda: pipelined(self.launcher, requests, layout, self.signature.landing_bytes))
@@ -1002,6 +1004,10 @@ def _accept_typed(where: str, port: Port, given: Any) -> Array:
     if not isinstance(given, (tuple, list)) or len(given) != 2:
         raise ArgumentError(where, what, type(given).__name__, "(bytes, dtype)")
     return accept_bytes(where, port, given[0], check_boundary(where, what, given[1]))
+
+
+def _copied(where: str, port: Port, given: Any) -> Array:
+    return accept(where, port, given).copy()
 
 
 def _checked_extent(where: str, extent: object, upper: int) -> int:

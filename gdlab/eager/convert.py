@@ -97,14 +97,14 @@ def register_conv(dtype: Any, conv: TensorConv) -> TensorConv:
     if not isinstance(conv, TensorConv):
         raise ArgumentError("eager.register_conv", "conv", type(conv).__name__, "a TensorConv, such as FloatConv()")
     old = conv_of(dtype)
-    _CONVS[np.dtype(dtype)] = conv
+    _CONVS[np.dtype(dtype).newbyteorder("=")] = conv
     return old
 
 
 def conv_of(dtype: Any) -> TensorConv:
     """Return the conversion of a dtype; `HostOnlyConv` for one without registration."""
     try:
-        key = np.dtype(dtype)
+        key = np.dtype(dtype).newbyteorder("=")
     except (TypeError, ValueError, UnicodeError):
         raise DTypeError("eager", "dtype", f"{dtype!r:.60}", "a dtype of NumPy, or its name") from None
     found = _CONVS.get(key)

@@ -195,3 +195,26 @@ def test_what_cannot_run_on_a_part_is_compiled_at_its_rows() -> None:
         np.testing.assert_allclose(y, data(n)[::2] @ W, rtol=1e-4, atol=1e-5)
     assert cache.exact_runs == 3 and cache.compiled_count == 0
     cache.close()
+
+
+def test_parameters_of_later_buckets_are_copied() -> None:
+    first, later = np.ones((4, 3), np.float32), np.ones((4, 3), np.float32)
+    opened = BucketedCompileCache.power_of_two_ladder("cpu", 4, 8, params={"w": first})
+    set_later = BucketedCompileCache.power_of_two_ladder("cpu", 4, 8)
+    set_later.set_param("w", later)
+    first[:] = later[:] = 7
+    for cache in (opened, set_later):
+        found = cache.get_or_compile(3, rows_graph)
+        assert found is not None
+        np.testing.assert_array_equal(found[1].read_param("w"), np.ones((4, 3)))
+        cache.close()
+
+
+def test_an_unknown_parameter_is_refused_once() -> None:
+    cache = BucketedCompileCache.power_of_two_ladder("cpu", 4, 8)
+    cache.set_param("wieght", W)
+    with pytest.raises(UnknownNameError, match="wieght"):
+        cache.get_or_compile(3, rows_graph)
+    cache.set_param("w", W)
+    assert cache.get_or_compile(3, rows_graph) is not None
+    cache.close()

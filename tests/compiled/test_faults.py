@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from compiled_graphs import X, ready, recurrence, same, small, state
 from machine import needs
 from session_state import set_free_bytes
 
+from gdlab import ops
 from gdlab.base.errors import SessionError
-from gdlab.compiled import CompiledGraph
+from gdlab.compiled import CompiledGraph, build_compiled_graph
+from gdlab.graph import Graph
 
 LOSS = """
 import numpy as np
@@ -102,3 +105,19 @@ def test_closing_waits_for_pending_work(device: str, end: Callable[[CompiledGrap
         assert same(future.result(20), other.run(each))
     with pytest.raises((SessionError, CancelledError)):
         graph.run_async(given[0]).result(20)
+
+
+def test_sets_of_an_iterator_may_fill_one_array(device: str) -> None:
+    with Graph() as g:
+        g.set_outputs([ops.input("x", (2, 3)) * 2.0])
+    graph, array = build_compiled_graph(g, device), np.zeros((2, 3), np.float32)
+
+    def sets() -> Iterator[dict[str, Any]]:
+        for k in range(4):
+            array[:] = k
+            yield {"x": array}
+
+    assert [float(out[0][0, 0]) for out in graph.run_pipelined(sets())] == [0, 2, 4, 6]
+    graph.draw = 2**32 - 1
+    graph.run({"x": array})
+    assert graph.draw == 0

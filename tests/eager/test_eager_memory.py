@@ -96,6 +96,12 @@ def test_a_registered_conversion_replaces_the_old_one(s: EagerSession) -> None:
     assert conv_of(np.float32) == FloatConv(np.float32)
 
 
+@pytest.mark.parametrize("dtype", [">f4", ">f8", ">f2"])
+def test_the_order_of_bytes_does_not_matter(device: str, dtype: str) -> None:
+    with EagerSession(device=device) as session:
+        np.testing.assert_array_equal(session.input(np.array([1, 2.5], dtype)).numpy(), [1, 2.5])
+
+
 def test_of_the_two_tapes_that_of_the_other_device_is_empty(s: EagerSession) -> None:
     s.input([1.0]).relu()
     tapes = s.cpu_tape, s.device_tape

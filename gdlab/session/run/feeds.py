@@ -51,6 +51,27 @@ class InTurn:
         return self.batch(step)
 
 
+class ListFeed:
+    """A feed that gives the batches of a list, each once, until it is restarted."""
+
+    def __init__(self, given: Sequence[Any]) -> None:
+        self._given, self._batches = given, iter(given)
+
+    def __call__(self, step: int) -> Mapping[str, Any]:
+        """Return the next batch."""
+        return _checked(_next(self._batches, step))
+
+    def restart(self) -> None:
+        """Begin with the first batch again."""
+        self._batches = iter(self._given)
+
+
+def restart(feed: Feed | None) -> None:
+    """Begin a feed again, if it remembers where it is."""
+    if isinstance(feed, ReadAhead) and isinstance(feed.batch, ListFeed):
+        feed.batch.restart()
+
+
 def make_feed(given: Any, graph: Graph) -> Feed:
     """Return a feed made from a DataLoader (shuffled anew for each epoch), a dict of arrays, a callable
     `step -> dict`, an iterable of dicts (its end ends the run with an error), or `"random[:SEED]"`. The batches of a
@@ -70,26 +91,11 @@ def make_feed(given: Any, graph: Graph) -> Feed:
         return lambda step: _checked(_called(given, step))
     if hasattr(given, "__iter__") and not isinstance(given, (str, bytes, np.ndarray)):
         if isinstance(given, (list, tuple)):
-            return ReadAhead(_list_feed(given))
+            return ReadAhead(ListFeed(given))
         batches: Iterator[Any] = iter(given)
         return InTurn(lambda step: _checked(_next(batches, step)))
     wanted = "a dict of arrays, a callable step -> dict, an iterable of dicts, or random[:SEED]"
     raise ArgumentError("feed", "kind", type(given).__name__, wanted)
-
-
-def _list_feed(given: Sequence[Any]) -> Feed:
-    """Give the batches of a list from the first step that asks on; an earlier step, which a reset leads to, is the
-    first again."""
-    first = -1
-
-    def feed(step: int) -> Mapping[str, Any]:
-        nonlocal first
-        first = step if first < 0 or step < first else first
-        if step - first >= len(given):
-            raise _ended(step)
-        return _checked(given[step - first])
-
-    return feed
 
 
 def _loader_feed(loader: Any) -> Feed:
@@ -124,11 +130,7 @@ def _called(feed: Callable[[int], Any], step: int) -> Any:
     try:
         return feed(step)
     except StopIteration:
-        raise _ended(step) from None
-
-
-def _ended(step: int) -> ArgumentError:
-    return ArgumentError("feed", "batches", f"an end after {step} steps", "as many batches as steps")
+        raise ArgumentError("feed", "batches", f"an end after {step} steps", "as many batches as steps") from None
 
 
 def random_batch(graph: Graph, seed: int) -> dict[str, np.ndarray[Any, Any]]:

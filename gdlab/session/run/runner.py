@@ -22,7 +22,7 @@ from gdlab.base.words import natural, plural, whole
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
 from gdlab.session.run.breakpoints import Break
-from gdlab.session.run.feeds import Feed, InTurn, make_feed, random_batch
+from gdlab.session.run.feeds import Feed, InTurn, make_feed, random_batch, restart
 from gdlab.session.run.gradient_norms import GradientNorms
 from gdlab.session.run.log import Earlier, LogEvent, RunLog
 from gdlab.session.run.lookout import Lookout, Watched
@@ -239,13 +239,15 @@ class Runner:
         self.lookout.set_until(text)
 
     def reset(self) -> None:
-        """Restore parameters, moments and counters as before the first step; feed and update rule stay."""
+        """Restore parameters, moments and counters as before the first step; feed and update rule stay, a list is
+        begun again."""
         self.session.loaded.turn.call(self._reset)
 
     def _reset(self) -> None:
         with self._lock:
             self.refuse_while_running("reset")
             self.stepper.reset()
+            restart(self.feed)
             self.log.reset(str(self.session.optimizer))
             self.nonfinite_watch.culprit = None
             self.lookout.reset()
