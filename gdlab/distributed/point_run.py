@@ -15,6 +15,7 @@ from gdlab.plan.target import CompileOptions
 from gdlab.session import DeviceLike, Pipeline
 from gdlab.study.execution import Opening
 from gdlab.study.study import Study
+from gdlab.train.data import DataLoader
 
 End = Literal["done", "failed", "stopped"]
 Losses = list[tuple[int, float]]
@@ -26,7 +27,8 @@ _MOST_GROWTH = 4  # of the steps between two reports
 @dataclass(frozen=True, slots=True)
 class PointStart:
     """Everything that a point begins with, besides its settings. `weights`: parameters that sessions begin with;
-    `values`: all parameters as they are now, for a point that initializes nothing."""
+    `values`: all parameters as they are now, for a point that initializes nothing; `inputs`: those that have a value
+    now, for what a feed does not give."""
 
     graph: Graph
     device: DeviceLike
@@ -34,8 +36,20 @@ class PointStart:
     compile: CompileOptions
     weights: Mapping[str, Any]
     values: Mapping[str, Any]
+    inputs: Mapping[str, Array]
     opening: Opening
     feed: Any
+
+    def inputs_beside(self, feed: Any) -> list[str]:
+        """Return the names of `inputs` but those that the feed is known to give; of a callable none is known."""
+        match feed:
+            case str():
+                return []
+            case Mapping():
+                return [name for name in self.inputs if name not in feed]
+            case DataLoader():
+                return [name for name in self.inputs if name not in feed.streams()]
+        return list(self.inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +86,9 @@ def start_of(study: Study, feed: Any) -> PointStart:
     feed = opening.feed if feed is None else feed
     check_feed(feed)
     kind = device if isinstance(device, str) or device is None else device.info.kind
-    weights, values = dict(execution.weights), execution.parameters()
+    weights, values, inputs = dict(execution.weights), execution.parameters(), execution.inputs()
     opening = replace(opening, feed=None)
-    return PointStart(study.graph, kind, study.options, study.compile, weights, values, opening, feed)
+    return PointStart(study.graph, kind, study.options, study.compile, weights, values, inputs, opening, feed)
 
 
 def check_feed(feed: Any) -> None:
@@ -133,6 +147,8 @@ class PointRunner:
         run = settings.part(("adam", "sgd", "init", "until"))
         feed = settings.values.get("feed", self._start.feed)
         study.prepare(feed=feed, **run)
+        for name, data in self._start.inputs.items():
+            study.session.set_input(name, data)
         study.check_ready()
         wanted, made, count, told = int(settings.values.get("steps", steps)), 0, 1, 0
         runner = study.runner

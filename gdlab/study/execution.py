@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gdlab.base.errors import SessionError, unknown_name
-from gdlab.base.types import f32
+from gdlab.base.types import Array, f32
 from gdlab.base.words import listed
 from gdlab.compiled import CompiledGraph, build_compiled_graph
 from gdlab.devices.base import Device
@@ -141,7 +141,7 @@ class Execution:
         if first.feed is not None:
             runner.feed = make_feed(first.feed, self.pipeline.graph)
             self._given = first.feed, runner.feed
-        if first.optimizer.rule != "none":
+        if (first.optimizer, first.settings) != (Optimizer(), UpdateSettings()):  # an inference has neither
             session.updates.adopt("open", first.optimizer, first.settings)
 
     @property
@@ -167,6 +167,12 @@ class Execution:
             own = [n for n in own if n.type.dtype is f32 or n.name not in found]  # packed ones are not trained
             found |= {n.name: self.session.read_param(n.name) for n in own}
         return found
+
+    def inputs(self) -> dict[str, Array]:
+        """Return the values of all inputs that have one in the open session, by name."""
+        session = self.session if self.has_session else None
+        names = [] if session is None else [n for n in session.input_names() if n not in session.unset_inputs]
+        return {} if session is None else {name: session.read_input(name) for name in names}
 
     def reopen(self) -> Session:
         """Open a new session in the place of a closed one, without its values; return the one that is open."""
