@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ import numpy as np
 from gdlab.base.errors import ArgumentError
 from gdlab.base.files import read_regular, write_file
 from gdlab.base.types import Array
+from gdlab.distributed.content_digest import NoDigestError, digest_of, update, update_array
 from gdlab.distributed.point_run import PointResult, PointStart
-from gdlab.distributed.points import PointSettings, value_text
+from gdlab.distributed.points import PointSettings
 
 FORMAT = "gdlab.sweep.point.v1"
 SUFFIX = ".gdpoint"
@@ -40,26 +41,36 @@ class PointFiles:
             given = f"{self.folder}: {error.strerror}"
             raise ArgumentError("sweep", "store", given, "a folder that can be written") from None
         self._start = start
-        self._common = _start_digest(start)
+        self._digests: dict[int, str] = {}  # of feeds that live as long as this: before a point has called them
         self._shapes = {node.name: tuple(node.type.shape) for node in start.graph.parameters}
 
+    @cached_property
+    def _common(self) -> bytes:
+        return _start_digest(self._start)
+
     def path(self, settings: PointSettings, steps: int) -> Path:
-        """Return the file of a point."""
-        rows = [(key, value_text(value)) for key, value in settings.values.items() if key not in ("feed", "steps")]
+        """Return the file of a point; raise `NoDigestError` where the content of its feed cannot be compared."""
+        values, start = settings.values, self._start
+        rows = [(key, digest_of(value)) for key, value in values.items() if key not in ("feed", "steps")]
+        feed = values.get("feed", start.feed)
+        if id(feed) not in self._digests:
+            self._digests[id(feed)] = digest_of([feed, {n: start.inputs[n] for n in start.inputs_beside(feed)}])
         h = hashlib.sha256(self._common)
-        feed = settings.values.get("feed", self._start.feed)
-        _update(h, [FORMAT, sorted(rows), int(settings.values.get("steps", steps)), digest_of(feed)])
-        if "init" not in settings.values:
-            _update(h, [digest_of(dict(self._start.values))])
+        update(h, [FORMAT, sorted(rows), int(values.get("steps", steps)), self._digests[id(feed)]])
+        if "init" not in values:
+            update(h, [digest_of(dict(start.values))])
         if not settings.part(("adam", "sgd")):
-            _update(h, [repr(self._start.opening.optimizer)])
+            update(h, [repr(start.opening.optimizer)])
         return self.folder / f"{h.hexdigest()[:24]}{SUFFIX}"
 
     def write(self, settings: PointSettings, steps: int, outcome: PointResult) -> None:
-        """Write a finished point."""
+        """Write a finished point that `read` could know again."""
         from safetensors.numpy import save
 
-        path = self.path(settings, steps)
+        try:
+            path = self.path(settings, steps)
+        except NoDigestError:
+            return
         losses = np.array(outcome.losses, np.float64).reshape(-1, 2)
         tensors: dict[str, Array] = {"losses": losses}
         tensors |= {_PARAMETER + name: np.ascontiguousarray(data) for name, data in outcome.parameters.items()}
@@ -71,11 +82,14 @@ class PointFiles:
         write_file("sweep", path, content)
 
     def read(self, settings: PointSettings, steps: int) -> tuple[PointResult | None, str]:
-        """Return the outcome of a point that a file holds, and the reason why an existing file was not used."""
+        """Return the outcome of a point that a file holds, and the reason why no file can be used."""
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
-        path = self.path(settings, steps)
+        try:
+            path = self.path(settings, steps)
+        except NoDigestError as error:
+            return None, f"no file is used: {error}"
         if not path.exists():
             return None, ""
         try:
@@ -111,76 +125,14 @@ class PointFiles:
 
 def _start_digest(start: PointStart) -> bytes:
     h = hashlib.sha256()
-    rules = sorted((name, value_text(value)) for name, value in start.options.items())
-    _update(
-        h,
-        [start.graph.text(), rules, repr(start.compile), repr(start.opening.settings), digest_of(dict(start.weights))],
-    )
+    options, weights = digest_of(dict(start.options)), digest_of(dict(start.weights))
+    update(h, [start.graph.text(), options, repr(start.compile), repr(start.opening.settings), weights])
     return h.digest()
-
-
-def _update(h: Any, facts: Any) -> None:
-    h.update(json.dumps(facts, sort_keys=True, default=str).encode())
 
 
 def _digest(tensors: Mapping[str, Array]) -> str:
     h = hashlib.sha256()
     for name in sorted(tensors):
-        array = np.ascontiguousarray(tensors[name])
-        _update(h, [name, str(array.dtype), array.shape])
-        h.update(array.data if array.size else b"")
+        update(h, name)
+        update_array(h, tensors[name])
     return h.hexdigest()
-
-
-def digest_of(value: Any) -> str:
-    """Return a digest of the content of a feed or of values: arrays by their bytes, functions by their code with the
-    arrays and numbers that it names; the same cell gives the same digest after a restart."""
-    h = hashlib.sha256()
-    seen: set[int] = set()
-    todo: list[Any] = [value]
-    while todo:
-        one = todo.pop()
-        if isinstance(one, np.ndarray) and one.dtype != object:
-            _update(h, ["array", str(one.dtype), one.shape])
-            h.update(np.ascontiguousarray(one).data if one.size else b"")
-            continue
-        if one is None or isinstance(one, (str, int, float, bytes, bool)):
-            _update(h, [type(one).__name__, repr(one)])
-            continue
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        todo += _parts(h, one)
-    return h.hexdigest()
-
-
-def _parts(h: Any, one: Any) -> Iterable[Any]:
-    """Add the kind of a value to the digest; return the values that it consists of."""
-    match one:
-        case types.FunctionType():
-            code, names = one.__code__, one.__globals__
-            cells = [cell.cell_contents for cell in one.__closure__ or ()]
-            used = [names[name] for name in code.co_names if name in names]
-            return [code, *cells, *(one.__defaults__ or ()), *used]
-        case types.CodeType():
-            _update(h, ["code", one.co_code.hex(), one.co_names, one.co_varnames])
-            return list(one.co_consts)
-        case types.ModuleType():
-            _update(h, ["module", one.__name__])
-            return []
-        case dict():
-            _update(h, ["dict", len(one)])
-            return [part for key in sorted(one, key=str) for part in (str(key), one[key])]
-        case list() | tuple() | frozenset() | set():
-            _update(h, [type(one).__name__, len(one)])
-            return list(one) if isinstance(one, (list, tuple)) else sorted(one, key=repr)
-        case type():
-            _update(h, ["class", one.__module__, one.__qualname__])
-            return []
-        case types.MethodType():
-            return [one.__func__, one.__self__]
-    _update(h, ["object", type(one).__module__, type(one).__qualname__])
-    held = dict(getattr(one, "__dict__", {}))
-    if hasattr(one, "next_batch"):  # where a loader stands is no part of its data: every point begins it anew
-        held = {name: each for name, each in held.items() if name not in ("_order", "_at")}
-    return [held]

@@ -254,15 +254,17 @@ class Sweep(Sequence[SweepPoint]):
         """Read the finished points in the folder."""
         if self.files is None:
             return
-        taken = 0
+        taken, computed = 0, dict[str, list[int]]()
         for point in self.waiting():
             outcome, why = self.files.read(PointSettings(point.settings), point.wanted)
             if why:
-                self.tell(f"point {point.index} is computed again: {why}")
+                computed.setdefault(why, []).append(point.index)
             if outcome is not None:
                 point.engine = "file"
                 self._take(point, outcome)
                 taken += 1
+        for why, (first, *more) in computed.items():
+            self.tell(f"point {first}{f' and {whole(len(more))} more' if more else ''}: computed, for {why}")
         if taken:
             self.tell(f"{plural(taken, 'point')} read from {self.files.folder.name}")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import threading
 import time
 from pathlib import Path
@@ -11,6 +13,7 @@ import networks
 import numpy as np
 import pytest
 from documents import checked
+from engines import regression
 
 import gdlab as gd
 from gdlab.distributed.sweep import Sweep, made_sweep, sweep_of
@@ -189,6 +192,127 @@ def test_a_folder_keeps_finished_points(study: Study, tmp_path: Path) -> None:
     told = " ".join(event.text for event in third.events)
     assert "digest" in told and "another point" in told
     again.close()
+
+
+FACTOR = 1.0
+
+
+def scaled(step: int, scale: float) -> dict[str, Any]:
+    rng = np.random.default_rng(step)
+    return {"x": scale * rng.standard_normal((8, 16)), "y": rng.standard_normal((8, 4))}
+
+
+class Slotted:
+    __slots__ = ("scale",)
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+    def __call__(self, step: int) -> dict[str, Any]:
+        return scaled(step, self.scale)
+
+
+def keyword_default(scale: float) -> Any:
+    def feed(step: int, *, by: float = scale) -> dict[str, Any]:
+        return scaled(step, by)
+
+    return feed
+
+
+def numpy_scalar(scale: float) -> Any:
+    number = np.float32(scale)
+    return lambda step: scaled(step, number)
+
+
+def in_a_comprehension(scale: float) -> Any:
+    global FACTOR
+    FACTOR = scale
+    return lambda step: {name: data * FACTOR for name, data in scaled(step, 1.0).items()}
+
+
+def of_a_range(scale: float) -> Any:
+    numbers = range(int(scale))
+    return lambda step: scaled(step, len(numbers))
+
+
+def of_a_class(scale: float) -> Any:
+    """The class is of one name, and its method another, as in a cell that was edited."""
+    code = scaled if scale == 1 else lambda step, by: scaled(step, 3.0)
+    return type("Feed", (), {"__module__": __name__, "__call__": lambda self, step: code(step, 1.0)})()
+
+
+def cached(scale: float) -> Any:
+    return functools.lru_cache(functools.partial(scaled, scale=scale))
+
+
+def of_one_array_twice(scale: float) -> Any:
+    small, large = np.ones((8, 16)), np.full((8, 16), 3.0)
+    held = [small, small if scale == 1 else large, large]
+    return lambda step: {**scaled(step, 1.0), "x": held[1]}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda scale: functools.partial(scaled, scale=scale), Slotted, keyword_default, numpy_scalar,
+        in_a_comprehension, of_a_range, of_a_class, cached, of_one_array_twice,
+    ],
+    ids=["partial", "slots", "keyword default", "scalar", "comprehension", "range", "class", "cache", "array twice"],
+)  # fmt: skip
+def test_a_point_in_a_folder_belongs_to_the_content_of_its_feed(make: Any, tmp_path: Path) -> None:
+    """A feed that differs in one number only is another feed; one that was made again is the same."""
+    engines, losses = [], []
+    for scale in (1.0, 3.0, 3.0):
+        study = regression()
+        (point,) = study.sweep({"sgd": [1e-2], "init": [0]}, steps=2, feed=make(scale), store=tmp_path)
+        engines.append(point.engine)
+        losses.append(point.loss)
+        study.close()
+    assert engines == ["here", "here", "file"] and losses[0] != losses[1] == losses[2]
+
+
+def test_a_point_whose_feed_cannot_be_compared_is_computed_and_told(tmp_path: Path) -> None:
+    """What a generator will yield cannot be read: no file of such a point is written or used."""
+    lines = (float(scale) for scale in itertools.count(1))
+    for _ in range(2):
+        study = regression()
+        points = study.sweep(
+            {"sgd": [1e-2, 1e-3], "init": [0]}, steps=2, feed=lambda step: scaled(step, next(lines)), store=tmp_path)
+        assert [point.engine for point in points] == ["here"] * 2 and not list(tmp_path.iterdir())
+        assert "point 0 and 1 more: computed, for no file is used: the content of a generator" in str(points)
+        study.close()
+
+
+def test_close_rates_are_different_points(tmp_path: Path) -> None:
+    study = regression()
+    for rate in (0.0123456, 0.0123457):
+        (point,) = study.sweep({"sgd": [rate], "init": [0]}, steps=1, feed="random:1", store=tmp_path)
+        assert point.engine == "here"
+    study.close()
+
+
+@pytest.mark.parametrize("setting", ["multiplier", "clip", "accumulate", "input"])
+def test_a_point_has_the_settings_of_the_session(setting: str, tmp_path: Path) -> None:
+    """Losses are those of a run, also where the points name the rule, and the files of other settings are not used."""
+    feed = (lambda step: {"x": scaled(step, 1.0)["x"]}) if setting == "input" else (lambda step: scaled(step, 1.0))
+    engines = []
+    for strong in (False, True):
+        study = regression()
+        match setting:
+            case "multiplier":
+                study.session.set_lr_multiplier("w", 50.0 if strong else 1.0)
+            case "clip":
+                study.session.set_grad_clip_norm(0.01 if strong else None)
+            case "accumulate":
+                study.session.set_grad_accumulate(3 if strong else 1)
+            case "input":
+                study.session.set_input("y", np.full((8, 4), 5.0 if strong else 1.0))
+        (point,) = study.sweep({"sgd": [1e-2], "init": [0]}, steps=6, feed=feed, store=tmp_path)
+        engines.append(point.engine)
+        study.run(6, feed=feed, sgd=1e-2, init=0)
+        assert study.runner.losses == point.losses
+        study.close()
+    assert engines == ["here", "here"]
 
 
 def test_points_belong_to_the_costs_that_their_graph_was_optimized_for(tmp_path: Path) -> None:
