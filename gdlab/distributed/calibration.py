@@ -12,7 +12,7 @@ import numpy as np
 
 from gdlab.base.errors import SessionError
 from gdlab.base.words import duration, grid, nbytes, plural, whole
-from gdlab.distributed.clusters import Cluster
+from gdlab.distributed.clusters import Cluster, call
 
 SIZES = (64, 1 << 16, 1 << 20, 1 << 22, 1 << 24)  # bytes that are reduced
 REPEATS, LEAST_SECONDS = 5, 1e-9
@@ -83,7 +83,7 @@ def calibrate(cluster: Cluster) -> Calibration:
         given = f"{plural(len(cluster), 'engine')}{'' if cluster.kind == 'mpi' else ' without MPI'}"
         raise SessionError("calibrate", "cluster", given, 'cluster(n=2, engines="mpi"): two engines or more')
     counts = [n for n in (2**k for k in range(1, 20)) if n < len(cluster)] + [len(cluster)]
-    told = cluster.view.apply_sync(reduction_times, SIZES, counts, REPEATS)[0]
+    told = call(cluster.view, reduction_times, SIZES, counts, REPEATS)[0]
     cluster.calibration = fitted(tuple(ReductionTime(*each) for each in told))
     return cluster.calibration
 

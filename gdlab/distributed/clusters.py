@@ -358,7 +358,7 @@ def _connected(profile: str | None, given: Any, n: int | None, timeout: float) -
     started = StartedEngines("local", client, None, timeout, lent=client is given)
     try:
         client.wait_for_engines(n or 1, timeout=timeout)
-        ranks = client[:].apply_sync(remote.mpi_rank)
+        ranks = call(client[:], remote.mpi_rank)
     except BaseException as error:
         running = plural(len(client.ids), "engine")
         started.stop()
@@ -471,7 +471,7 @@ def _ready(started: StartedEngines, devices: Sequence[str] | None) -> tuple[Engi
     """Return the engines in order, each with its device; raise if their versions differ from those here."""
     client = started.client
     ids = list(client.ids)
-    told: list[Description] = client[ids].apply_sync(remote.describe, started.kind == "mpi")
+    told: list[Description] = call(client[ids], remote.describe, started.kind == "mpi")
     pairs = sorted(zip(ids, told, strict=True), key=lambda pair: (pair[1].rank, pair[0]))
     described = [replace(each, rank=rank) for rank, (_, each) in enumerate(pairs)]
     check_versions(described)
@@ -485,8 +485,14 @@ def _ready(started: StartedEngines, devices: Sequence[str] | None) -> tuple[Engi
         for (id, _), d, (device, reason, adapter) in zip(pairs, described, placed, strict=True)
     )
     for engine in found:
-        client[engine.id].apply_sync(remote.take_device, engine.device)
+        call(client[engine.id], remote.take_device, engine.device)
     return found
+
+
+def call(view: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function on the engines of a view and return what it returns there. Ctrl-C is raised; `apply_sync` would
+    return an unfinished result in its place."""
+    return view.apply_async(function, *arguments).get()
 
 
 def check_versions(engines: Sequence[Description]) -> None:

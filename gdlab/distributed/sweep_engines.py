@@ -9,7 +9,7 @@ from typing import Any
 from gdlab.base.errors import ArgumentError, SessionError, unknown_name
 from gdlab.base.words import plural
 from gdlab.distributed import engine_points
-from gdlab.distributed.clusters import KINDS, Cluster, cluster, parallel
+from gdlab.distributed.clusters import KINDS, Cluster, call, cluster, parallel
 from gdlab.distributed.point_run import PointProgress, PointResult
 from gdlab.distributed.sweep import Sweep, SweepPoint
 
@@ -121,7 +121,7 @@ class EngineSweep:
         """Send the start of the points to engines."""
         ids = list(ids)
         if ids:
-            found = self.client[ids].apply_sync(engine_points.adopt, self.sweep.key, self.payload)
+            found = call(self.client[ids], engine_points.adopt, self.sweep.key, self.payload)
             self.engines |= {tuple(who): id for who, id in zip(found, ids, strict=True)}
 
     def _submit(self) -> None:
