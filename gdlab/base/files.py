@@ -36,6 +36,17 @@ def check_folder(where: str, path: Path) -> None:
         raise ArgumentError(where, "file", f"{path.name} in {path.parent}", wanted)
 
 
+def make_folder(where: str, argument: str, given: str | os.PathLike[str]) -> Path:
+    """Create a folder if it is missing; return its absolute path."""
+    try:
+        folder = Path(given).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, TypeError, ValueError) as error:  # ValueError: a path with a zero byte
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ArgumentError(where, argument, f"{given}: {reason}", "a folder that can be written") from None
+    return folder
+
+
 def write_file(where: str, path: Path, content: bytes) -> None:
     """Write a file by a temporary one beside it and a rename: a reader sees the old file or the whole new one."""
     check_folder(where, path)

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.base.errors import ArgumentError
-from gdlab.base.files import read_regular, write_file
+from gdlab.base.files import make_folder, read_regular, write_file
 from gdlab.base.types import Array
 from gdlab.distributed.content_digest import NoDigestError, digest_of, update, update_array
 from gdlab.distributed.point_run import PointResult, PointStart
@@ -34,12 +33,7 @@ class PointFiles:
     """The files of one sweep in a folder, which is created if missing."""
 
     def __init__(self, folder: Any, start: PointStart) -> None:
-        self.folder = Path(folder)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            given = f"{self.folder}: {error.strerror}"
-            raise ArgumentError("sweep", "store", given, "a folder that can be written") from None
+        self.folder = make_folder("sweep", "store", folder)
         self._start = start
         self._digests: dict[int, str] = {}  # of feeds that live as long as this: before a point has called them
         self._shapes = {node.name: tuple(node.type.shape) for node in start.graph.parameters}
