@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import inspect
 import shutil
-import sys
 import tempfile
-import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import numpy as np
 from gdlab.base.errors import ArgumentError
 from gdlab.base.words import nbytes, plural
 from gdlab.distributed.engine import host_name
+from gdlab.distributed.engine_points import payload_of, value_of
 from gdlab.graph import Graph
 from gdlab.session.run.feeds import make_feed, random_batch
 from gdlab.train.data import DataLoader, InputStream
@@ -28,14 +27,14 @@ Batches = Callable[[int], Mapping[str, Any]]  # of this engine, by its own step
 @dataclass(frozen=True, slots=True)
 class SentFeed:
     """A feed in the form in which it is sent to the engines. `loader`: (streams, batch size) in the place of a
-    DataLoader; in the place of its arrays may be the folders that hosts have them in. `epoch`: the first one of a
-    loader. `names`, `modules`: globals of a function that the notebook defined."""
+    DataLoader; in the place of its arrays may be the folders that hosts have them in. `feed`: bytes are a pickled
+    callable. `epoch`: the first one of a loader. `first`: the number of the run's step 0 for a callable or a loader,
+    which go on where the session stands; a list and a dict begin anew."""
 
     feed: Any
     loader: tuple[Any, int] | None = None
     epoch: int = 0
-    names: tuple[tuple[str, Any], ...] = ()
-    modules: tuple[tuple[str, str], ...] = ()
+    first: int = 0
 
 
 def to_send(feed: Any) -> SentFeed:
@@ -51,7 +50,7 @@ def to_send(feed: Any) -> SentFeed:
         return SentFeed(feed)
     if callable(feed):
         arguments(feed)
-        return _function(feed)
+        return SentFeed(_pickled(feed))
     wanted = "a callable feed(step, engine, engines), a DataLoader, a list of dicts, or random:SEED"
     raise ArgumentError("run", "feed", type(feed).__name__, wanted)
 
@@ -71,56 +70,26 @@ def arguments(feed: Any) -> int:
     raise ArgumentError("run", "feed", f"a callable with the arguments {signature}", "feed(step, engine, engines)")
 
 
-def _function(feed: Any) -> SentFeed:
-    """Return a function of the notebook as it is sent, with the globals that it and the functions that it calls read.
-    """
-    names: dict[str, Any] = {}
-    modules: dict[str, str] = {}
-    waiting = [feed]
-    while waiting:
-        function = waiting.pop()
-        if not isinstance(function, types.FunctionType) or function.__module__ != "__main__":
-            continue
-        for name in _names(function.__code__):
-            value = function.__globals__.get(name)
-            if name in names or name in modules or name not in function.__globals__:
-                continue
-            if isinstance(value, types.ModuleType):
-                modules[name] = value.__name__
-            else:
-                names[name] = value
-                waiting.append(value)
-    return SentFeed(_canned(feed), names=tuple(names.items()), modules=tuple(modules.items()))
-
-
-def _canned(feed: Any) -> Any:
-    """Return a function as ipyparallel sends functions."""
-    from ipyparallel.serialize import can
-
-    return can(feed)
-
-
-def _uncanned(feed: Any) -> Any:
-    """Return a function that was sent, in the namespace of the engine."""
-    from ipyparallel.serialize import uncan
-
-    return uncan(feed, sys.modules["__main__"].__dict__)
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from _names(inner)
+def _pickled(feed: Any) -> bytes:
+    """Return a callable as bytes, with the globals that a function of the notebook reads."""
+    try:
+        return payload_of(feed)
+    except Exception as error:  # whatever an object's own method raises
+        given = f"a {type(feed).__name__} that cannot be sent ({' '.join(str(error).split())})"
+        raise ArgumentError("run", "feed", given, "one that opens on the engine what it reads") from error
 
 
 # on the engine --------------------------------------------------------------------------------------------------------
 def keep_loader(streams: Mapping[str, Any]) -> str:
     """Write a loader's arrays once for this host; return the folder."""
     folder = Path(tempfile.mkdtemp(prefix="gdlab-feed-"))
-    for number, rows in enumerate(streams.values()):
-        np.save(folder / f"{number}.npy", rows)
-    (folder / "names").write_text("\n".join(streams), "utf-8")
+    try:
+        for number, rows in enumerate(streams.values()):
+            np.save(folder / f"{number}.npy", rows)
+        (folder / "names").write_text("\n".join(streams), "utf-8")
+    except BaseException:
+        drop_loader(str(folder))
+        raise
     return str(folder)
 
 
@@ -139,16 +108,17 @@ def batches_of(given: SentFeed, graph: Graph, engine: int, engines: int) -> Batc
     """Return the batches of this engine: step s of engine r of n is batch n·s + r of the feed."""
     if given.loader is not None:
         folders, batch_size = given.loader
-        return _of_loader(folders[host_name()], batch_size, engine, engines, given.epoch)
-    feed = _uncanned(given.feed)
+        of_loader = _of_loader(folders[host_name()], batch_size, engine, engines, given.epoch)
+        return lambda step: of_loader(given.first + step)
+    feed = value_of(given.feed) if isinstance(given.feed, bytes) else given.feed
     if isinstance(feed, str):
         make_feed(feed, graph)  # checks it
         batch = random_batch(graph, int(feed.partition(":")[2] or "0") + engine)
         return lambda step: batch
     if callable(feed):
         if arguments(feed) == 3:
-            return lambda step: _checked(feed(step, engine, engines))
-        return lambda step: _checked(feed(engines * step + engine))
+            return lambda step: _checked(feed(given.first + step, engine, engines))
+        return lambda step: _checked(feed(engines * (given.first + step) + engine))
     if isinstance(feed, (list, tuple)):
         return lambda step: _checked(_nth(feed, engines * step + engine))
     one = make_feed(feed, graph)

@@ -27,7 +27,7 @@ def identity() -> tuple[str, int]:
 def adopt(key: str, payload: bytes) -> tuple[str, int]:
     """Keep the start of the points of sweep `key`; return host and process."""
     if key not in _runners:
-        start = cloudpickle.loads(payload)
+        start = value_of(payload)
         _runners[key] = PointRunner(start, device=_device(start.device))
         while len(_runners) > _MOST_SWEEPS:
             del _runners[next(iter(_runners))]
@@ -51,7 +51,7 @@ def run_point(key: str, settings: bytes, steps: int) -> PointResult | None:
         publish = _publisher()
         with interrupts(signal.default_int_handler):
             publish(identity())
-            return runner.run(PointSettings(cloudpickle.loads(settings)), steps, publish)
+            return runner.run(PointSettings(value_of(settings)), steps, publish)
     except KeyboardInterrupt:
         return PointResult("stopped", note="stopped")
 
@@ -73,3 +73,8 @@ def _publisher() -> Callable[[PointProgress | tuple[str, int]], None]:
 def payload_of(value: Any) -> bytes:
     """Return a value as bytes, with the functions of a notebook and the globals that they read."""
     return bytes(cloudpickle.dumps(value))
+
+
+def value_of(payload: bytes) -> Any:
+    """Return the value that `payload_of` made bytes of, in another process."""
+    return cloudpickle.loads(payload)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import statistics
 import threading
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gdlab.base.errors import MissingInputError
+from gdlab.base.errors import GdlabError, MissingInputError
 from gdlab.base.files import write_file
 from gdlab.base.types import Array
 from gdlab.base.words import listed
@@ -31,6 +32,8 @@ from gdlab.plan.target import CompileOptions
 from gdlab.session import Session, open_session, resolve_device
 from gdlab.session.checkpoint import CheckpointContent
 from gdlab.session.run.lookout import Lookout
+from gdlab.session.run.nonfinite import Culprit
+from gdlab.session.run.nonfinite_watch import NanWatch
 from gdlab.session.run.stop_conditions import parse_test
 from gdlab.session.steps import Uploads
 from gdlab.study.study import Study
@@ -67,6 +70,7 @@ class Job:
     mpi: bool = True
     wire: Wire = "f32"
     bucket_bytes: int | None = None
+    nan_watch: NanWatch = "loss"
 
 
 @dataclass(slots=True)
@@ -100,7 +104,8 @@ class EngineReport:
 class EngineEnd:
     """The result of an engine at its end of a run: its figures; from engine 0 also the losses by update and the last
     checkpoint. `failed`: the engines that raised; `differing`: the parameter that is not the same everywhere;
-    `stopped`: by a person; `condition`: why a condition ended the run."""
+    `stopped`: by a person; `condition`: why a condition ended the run; `nonfinite`: the number of the session's step
+    whose loss is not finite, and `culprit` its first bad dispatch, if it was a step of this engine."""
 
     report: EngineReport
     losses: list[float] = field(default_factory=list)
@@ -109,6 +114,8 @@ class EngineEnd:
     differing: str = ""
     stopped: bool = False
     condition: str = ""
+    nonfinite: int | None = None
+    culprit: Culprit | None = None
 
 
 _KNOWN: dict[str, Session] = {}  # the session of the study that this engine ran last, by the study's key
@@ -153,6 +160,7 @@ class _EnginePart:
         self.saved_at, self.saved_step, self.told_at = time.monotonic(), job.first, 0.0
         self.error: BaseException | None = None
         self.kept = [Path(job.state)] if job.first else []  # checkpoints of this run
+        self.bad: tuple[int, Mapping[str, Any]] | None = None  # this engine's first step with a bad loss, its batch
 
     def run(self) -> EngineEnd:
         self._tell(force=True)  # from now on it can be asked to stop
@@ -233,6 +241,7 @@ class _EnginePart:
     def _steps(self, session: Session, batches: engine_feeds.Batches) -> EngineEnd:
         job, made, condition = self.job, self.job.first, ""
         updates, stopped, failed, differing = made // job.accumulate, False, tuple[int, ...](), ""
+        nonfinite, culprit = None, None
         until = _Until(job.until, session, self.meeting)
         while made < job.steps:
             begin = time.perf_counter()
@@ -243,6 +252,12 @@ class _EnginePart:
             if outcome.failed:
                 failed = outcome.failed
                 break
+            if job.nan_watch != "off" and (bad := [k for k, v in enumerate(outcome.losses) if not math.isfinite(v)]):
+                nonfinite = job.base + made + job.accumulate
+                where = f" on engine {bad[0]}" if self.meeting.size > 1 else ""
+                condition = f"loss is {outcome.losses[bad[0]]} at step {nonfinite}{where}"
+                culprit = self._culprit(session)
+                break  # all engines, before the update
             self._attempt(lambda: self.meeting.write(session))
             begin = time.perf_counter()
             self._attempt(session.steps.make_update)
@@ -262,7 +277,10 @@ class _EnginePart:
         self._tell(force=True)
         if self.error is not None:
             raise self.error
-        ended = EngineEnd(self.report, failed=failed, differing=differing, stopped=stopped, condition=condition)
+        ended = EngineEnd(
+            self.report, failed=failed, differing=differing, stopped=stopped, condition=condition, nonfinite=nonfinite,
+            culprit=culprit,
+        )  # fmt: skip
         if self.meeting.rank == 0:
             self.report.saved = ended.checkpoint = self._save(session, made)
             ended.losses = self.losses
@@ -272,15 +290,36 @@ class _EnginePart:
         """Make the steps of one update; return the mean of their losses."""
         losses = []
         for step in range(made, made + self.job.accumulate):
-            uploads = session.values.batch("feed", batches(step))
+            batch = batches(step)
+            uploads = session.values.batch("feed", batch)
             session.values.fed(buffer for buffer, _ in uploads)
             if unset := session.unset_inputs:
                 raise MissingInputError("run", "feed", f"no value for {listed(unset)}", "one of every input")
-            number = self.job.base + step * self.meeting.size + self.meeting.rank
-            session.progress.draw_offset = number - session.progress.steps  # random numbers: those of one session
+            self._draw(session, step)
             self._step(session, uploads, step == made + self.job.accumulate - 1)
             losses += [loss for _, loss in session.take_losses(True)]
+            if self.bad is None and losses and not math.isfinite(losses[-1]):
+                self.bad = step, batch
         return sum(losses) / len(losses) if losses else 0.0
+
+    def _draw(self, session: Session, step: int) -> None:
+        """Let this engine's step of the run draw the random numbers that it has in one session."""
+        number = self.job.base + step * self.meeting.size + self.meeting.rank
+        session.progress.draw_offset = number - session.progress.steps
+
+    def _culprit(self, session: Session) -> Culprit | None:
+        """Return the first bad dispatch of this engine's step with a loss that is not finite. No update came after it.
+        """
+        if self.bad is None:
+            return None
+        step, batch = self.bad
+        try:
+            for name, data in batch.items():
+                session.set_input(name, data)
+            self._draw(session, step)
+            return session.search.first_bad()
+        except (GdlabError, MemoryError):
+            return None
 
     def _step(self, session: Session, uploads: Uploads, last: bool) -> None:
         """Make a step; after the last one of an update, send the gradients bucket by bucket."""

@@ -15,17 +15,18 @@ from typing import Any, get_args
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, EngineLostError, SessionError
+from gdlab.base.files import make_folder
 from gdlab.base.words import plural
 from gdlab.distributed import engine_feeds, part
 from gdlab.distributed.allreduce import keep_measured
 from gdlab.distributed.calibration import calibration_of
-from gdlab.distributed.clusters import Cluster
+from gdlab.distributed.clusters import Cluster, call
 from gdlab.distributed.engine import host_name
 from gdlab.distributed.meeting import Wire
 from gdlab.distributed.part import EngineEnd, EngineReport, Job
 from gdlab.distributed.run_record import DistributedRun, EngineProgress, LostEngine, Watcher, keep_run
 from gdlab.session import Session
-from gdlab.session.run.runner import Runner, runner_of
+from gdlab.session.run.runner import NanWatch, Runner, runner_of
 from gdlab.session.updates import UpdateSettings
 from gdlab.study.study import Study
 
@@ -63,6 +64,7 @@ class RunSettings:
     store: str | Path | None = None
     wire: Wire = "f32"
     bucket_bytes: int | None = None
+    nan_watch: NanWatch = "off"
 
 
 def run_on(
@@ -78,7 +80,8 @@ def run_on(
     adapter, else 64 MiB). `watch` is called about five times per second."""
     if not study.train:
         raise SessionError(f"graph {study.name}", "on", "a study for inference", "train=True: gradients meet")
-    settings = RunSettings(steps, until, accumulate, check, resume, save_every, store, wire, bucket_bytes)
+    watched = study.runner.nan_watch
+    settings = RunSettings(steps, until, accumulate, check, resume, save_every, store, wire, bucket_bytes, watched)
     check_settings(cluster, settings)
     given = engine_feeds.to_send(study.execution.opening.feed if feed is None else feed)
     study.prepare(sgd=sgd, adam=adam, init=init)
@@ -87,6 +90,7 @@ def run_on(
     if until is not None:
         study.runner.set_until(until)  # refuses what cannot be read
         study.runner.set_until(None)
+    given = replace(given, first=study.session.step_count)
     run, interrupted = run_subject(cluster, subject_of(study), given, settings, watch)
     if interrupted:
         raise KeyboardInterrupt
@@ -113,21 +117,21 @@ def run_subject(
     """Run on all engines, and take engine 0's state over; return the record, and whether it was interrupted. An error
     of `watch` ends the run at the end of a step and is raised then."""
     session, steps = subject.session, int(settings.steps)
-    folder = Path(tempfile.mkdtemp(prefix="gdlab-run-") if settings.store is None else settings.store)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _folder(settings.store)
     start = folder / f"start-{time.time_ns()}.safetensors"
-    session.save_checkpoint(start)
-    job = _job(cluster, subject, given, settings, str(folder), str(start))
     rows = [EngineProgress(engine) for engine in cluster.engines]
-    more: dict[str, Any] = {"base": job.base, "accumulate": job.accumulate, "wire": job.wire}
+    more: dict[str, Any] = {"base": session.step_count, "accumulate": int(settings.accumulate), "wire": settings.wire}
     run = DistributedRun(subject.name, steps, rows, str(folder), **more)
-    link = calibration_of(cluster) if len(cluster) > 1 else None
-    if subject.study is not None:
-        keep_run(subject.study, run)
     failed = list[Exception]()
     tell = _teller(subject.runner, watch, failed)
-    begin = time.perf_counter()
     try:
+        session.save_checkpoint(start)
+        job = _job(cluster, subject, given, settings, str(folder), str(start))
+        link = calibration_of(cluster) if len(cluster) > 1 else None
+        if subject.study is not None:
+            keep_run(subject.study, run)
+        begin = time.perf_counter()
+        subject.runner.nonfinite_watch.begin()
         with subject.runner.elsewhere(steps, f"on {plural(len(rows), 'engine')}", run.stop):
             ended, interrupted = _to_end(cluster, job, run, int(settings.resume), tell)
             run.seconds = time.perf_counter() - begin
@@ -135,12 +139,20 @@ def run_subject(
     finally:
         run.state = "failed" if run.state == "running" else run.state
         start.unlink(missing_ok=True)
+        if settings.store is None:
+            with contextlib.suppress(OSError):  # it holds checkpoints
+                folder.rmdir()
     if subject.study is not None and link is not None:
         keep_measured(subject.study, run, link.link, link.latency, (link.link_words, link.latency_words))
     tell(run)
     if failed:
         raise failed[0]
     return run, interrupted
+
+
+def _folder(store: str | Path | None) -> Path:
+    """Return the folder of the checkpoints: absolute, for engines that work elsewhere."""
+    return Path(tempfile.mkdtemp(prefix="gdlab-run-")) if store is None else make_folder("run", "store", store)
 
 
 def _teller(runner: Runner, watch: Watcher | None, failed: list[Exception]) -> Watcher:
@@ -204,7 +216,7 @@ def _job(
     return Job(
         subject.key, subject.opens, session.optimizer, update, given, inputs, 0, int(settings.steps),
         session.step_count, accumulate, int(settings.check), *_saves(settings.save_every), folder, start, None,
-        settings.until, cluster.kind == "mpi", settings.wire, settings.bucket_bytes,
+        settings.until, cluster.kind == "mpi", settings.wire, settings.bucket_bytes, settings.nan_watch,
     )  # fmt: skip
 
 
@@ -234,20 +246,18 @@ def _to_end(
 
 
 def _placed(cluster: Cluster, given: engine_feeds.SentFeed) -> engine_feeds.SentFeed:
-    """Send the data that the feed needs: a loader's arrays once per host, a function's globals to every engine."""
-    if given.modules or given.names:
-        view = cluster.view
-        if given.modules:
-            view.execute("\n".join(f"import {module} as {name}" for name, module in given.modules), block=True)
-        view.push(dict(given.names), block=True)
-        return replace(given, names=(), modules=())
+    """Send a loader's arrays once per host."""
     if given.loader is None:
         return given
     hosts = {engine.host: engine.id for engine in reversed(cluster.engines)}
-    streams = given.loader[0]
-    return engine_feeds.in_folders(
-        given, {host: cluster.client[id].apply_sync(engine_feeds.keep_loader, streams) for host, id in hosts.items()}
-    )
+    streams, folders = given.loader[0], dict[str, str]()
+    try:
+        for host, id in hosts.items():
+            folders[host] = call(cluster.client[id], engine_feeds.keep_loader, streams)
+    except BaseException:
+        _drop(cluster, engine_feeds.in_folders(given, folders))
+        raise
+    return engine_feeds.in_folders(given, folders)
 
 
 def _drop(cluster: Cluster, given: engine_feeds.SentFeed) -> None:
@@ -374,7 +384,7 @@ def _adopt(cluster: Cluster, subject: Subject, job: Job, run: DistributedRun, en
         row.report = each.report
     path = Path(first.checkpoint)
     if cluster.engines[0].host != host_name():
-        content = cluster.client[cluster.engines[0].id].apply_sync(Path.read_bytes, path)
+        content = call(cluster.client[cluster.engines[0].id], Path.read_bytes, path)
         path = Path(run.folder) / path.name
         path.write_bytes(content)
     subject.session.load_checkpoint(path)
@@ -388,6 +398,16 @@ def _adopt(cluster: Cluster, subject: Subject, job: Job, run: DistributedRun, en
     if subject.study is not None:
         subject.study.execution.rev += 1
     run.state = "stopped" if first.stopped else "condition" if first.condition else "done"
+    run.reason = first.condition
+    if first.nonfinite is not None:
+        culprit = next((each.culprit for each in ended if each.culprit is not None), None)
+        subject.runner.nonfinite_watch.bad_step, subject.runner.nonfinite_watch.culprit = first.nonfinite, culprit
+        log = subject.runner.log
+        log.add(first.nonfinite, "nonfinite", first.condition)
+        if culprit is None:
+            log.add(first.nonfinite, "note", "the cause is not known: no engine found it when it repeated the step")
+        else:
+            log.add(first.nonfinite, "nonfinite", str(culprit), culprit.dispatch)
     if first.differing:
         run.state = "failed"
         given = f"different values on the engines after step {made}"

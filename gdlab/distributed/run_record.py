@@ -53,8 +53,8 @@ class DistributedRun:
     """A run over engines, under way or over: a row per engine, the mean loss of all engines after each update.
 
     `state`: `running`, `done`, `stopped`, `condition` or `failed`. `lost`: engines that ended, after which the set
-    was started again. `checkpoint`: the newest one. `base`: the steps that the session had made before. `points`:
-    (number of the update, loss) in order, as far as they were heard.
+    was started again. `checkpoint`: the newest one. `reason`: the condition that ended it. `base`: the steps that the
+    session had made before. `points`: (number of the update, loss) in order, as far as they were heard.
     """
 
     name: str
@@ -69,6 +69,7 @@ class DistributedRun:
     base: int = 0
     accumulate: int = 1
     wire: Wire = "f32"
+    reason: str = ""
     points: list[tuple[int, float]] = field(default_factory=list, repr=False)
     stopping: bool = False
     _log: RunLog | None = field(default=None, repr=False)
@@ -112,7 +113,7 @@ class DistributedRun:
         head, *rows = self.table()
         lines = [f"{self.name}: {self.state}, {whole(self.step)} of {plural(self.wanted, 'step')}, "
                  f"{duration(self.seconds)}; checkpoints in {self.folder}"]  # fmt: skip
-        lines += [self.wire_words] if self.wire_words else []
+        lines += [words for words in (self.wire_words, self.reason) if words]
         return "\n".join([*lines, *map(str, self.lost), *grid(head, rows, right=NUMBERS)])
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:

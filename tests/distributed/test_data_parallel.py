@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -156,6 +157,74 @@ def test_an_epoch_of_a_loader_is_shared_out(two: Cluster) -> None:
     assert relative(run.losses, one_session(other, 8, order, 2, init=0, sgd=0.05)) <= 1e-5
 
 
+def test_a_second_run_goes_on_in_its_feed(two: Cluster) -> None:
+    """A callable and a loader go on where the session stands, as in one session."""
+    for feed in (by_engine, in_notebook(lambda number: batch_of(number)), loader(9)):
+        split, whole = regression(), regression()
+        for _ in range(2):
+            split.run(3, feed=feed, sgd=0.05, on=two, **({} if split.session.step_count else {"init": 0}))
+        whole.run(6, feed=feed, init=0, sgd=0.05, on=two)
+        assert [loss for _, loss in split.runner.losses] == [loss for _, loss in whole.runner.losses]
+
+
+@in_notebook
+def shifted(number: int, by: int) -> Any:
+    return batch_of(number + by)
+
+
+class Shifted:
+    def __init__(self, by: int) -> None:
+        self.by = by
+
+    def __call__(self, number: int) -> Any:
+        return shifted(number, self.by)
+
+
+Shifted.__module__ = "__main__"
+
+
+def test_any_callable_is_a_feed(two: Cluster) -> None:
+    """A partial, an object with `__call__`, and its method are sent with what they read."""
+    feeds = [functools.partial(shifted, by=1), Shifted(1), Shifted(1).__call__]
+    losses = [regression().run(3, feed=feed, init=0, sgd=0.05, on=two).losses for feed in feeds]
+    losses.append(regression().run(3, feed=list(BATCHES[1:7]), init=0, sgd=0.05, on=two).losses)
+    assert losses[0] == losses[1] == losses[2] == losses[3]
+    with pytest.raises(ArgumentError, match=r"^run: feed: given a function that cannot be sent \(cannot pickle"):
+        lock = threading.Lock()
+        regression().run(3, feed=lambda number: {"x": lock}, init=0, on=two)
+
+
+def test_a_store_is_a_folder_wherever_the_notebook_is(
+    two: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = regression().run(2, feed=BATCHES, init=0, sgd=0.05, on=two, store="runs")
+    assert Path(run.checkpoint).parent == tmp_path / "runs"
+    (tmp_path / "file").write_text("")
+    for wrong in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ArgumentError, match=r"^run: store: given .*, wanted a folder that can be written"):
+            regression().run(2, feed=BATCHES, init=0, on=two, store=wrong)
+    before = set(Path(tempfile.gettempdir()).glob("gdlab-run-*"))
+    with pytest.raises(Exception, match="no value for"):
+        regression().run(2, feed=in_notebook(lambda number: {}), init=0, on=two)
+    assert set(Path(tempfile.gettempdir()).glob("gdlab-run-*")) <= before
+
+
+def test_an_interrupt_of_the_calibration_is_one(
+    two: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trap: a blocking call of ipyparallel swallows Ctrl-C and returns an unfinished result."""
+    monkeypatch.setattr(two, "calibration", None)
+    monkeypatch.setattr("gdlab.distributed.calibration.reduction_times", lambda *_: __import__("time").sleep(2))
+    threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT)).start()
+    study = regression()
+    with pytest.raises(KeyboardInterrupt):
+        study.run(2, feed=BATCHES, init=0, sgd=0.05, on=two, store=tmp_path)
+    assert not list(tmp_path.iterdir()) and study.runner.state == "ready"
+    monkeypatch.undo()
+    assert study.run(2, feed=BATCHES, init=0, sgd=0.05, on=two).state == "done"
+
+
 def test_random_batches_differ_by_engine_and_a_condition_ends_the_run(two: Cluster) -> None:
     study = regression()
     run = study.run(60, feed="random:3", init=0, sgd=0.05, on=two, until="loss < 0.8")
@@ -196,9 +265,9 @@ def test_a_loader_goes_to_every_host_once() -> None:
         def __init__(self, id: int) -> None:
             self.id = id
 
-        def apply_sync(self, function: Any, streams: Any) -> str:
+        def apply_async(self, function: Any, streams: Any) -> Any:
             kept.append((self.id, sorted(streams)))
-            return f"folder{self.id}"
+            return SimpleNamespace(get=lambda: f"folder{self.id}")
 
     engines = [SimpleNamespace(host=host, id=id) for id, host in enumerate("aabb")]
     far = SimpleNamespace(engines=engines, client={id: There(id) for id in range(4)})
@@ -221,6 +290,26 @@ def test_reductions_between_engines_are_measured(two: Cluster) -> None:
 
 
 # refusals and errors --------------------------------------------------------------------------------------------------
+def test_a_loss_that_is_not_finite_ends_the_run_before_its_update(two: Cluster) -> None:
+    """Engine 1 has a bad batch in step 3: event and cause are those of a run here, and parameters stay finite."""
+
+    @in_notebook
+    def feed(step: int, engine: int, engines: int) -> Any:
+        batch = dict(BATCHES[step])
+        return {**batch, "x": batch["x"] * np.nan} if (step, engine) == (2, 1) else batch
+
+    study = regression()
+    run = study.run(6, feed=feed, init=0, sgd=0.05, on=two)
+    assert (run.state, run.reason, study.session.step_count) == ("condition", "loss is nan at step 3 on engine 1", 2)
+    assert all(np.isfinite(study.session.read_param(name)).all() for name in "wbv") and len(run.losses) == 2
+    first, cause = [event for event in study.runner.events if event.kind == "nonfinite"]
+    assert (first.step, first.text) == (3, run.reason) and cause.text == str(study.runner.culprit)
+    assert "first NaN: dispatch 0" in cause.text
+    study.runner.set_watch("off")
+    assert study.run(6, feed=feed, init=0, sgd=0.05, on=two).state == "done" and study.runner.culprit is None
+    assert not np.isfinite(study.session.read_param("w")).all() or study.session.step_count == 8
+
+
 def test_engines_that_differ_stop_the_run(two: Cluster) -> None:
     study = regression()
 
