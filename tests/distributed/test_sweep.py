@@ -272,7 +272,7 @@ def test_a_point_in_a_folder_belongs_to_the_content_of_its_feed(make: Any, tmp_p
 
 
 def test_a_point_whose_feed_cannot_be_compared_is_computed_and_told(tmp_path: Path) -> None:
-    """What a generator will yield cannot be read: no file of such a point is written or used."""
+    """Nobody can read in advance what a generator will yield: no file of such a point is written or used."""
     lines = (float(scale) for scale in itertools.count(1))
     for _ in range(2):
         study = regression()
