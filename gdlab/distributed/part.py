@@ -255,7 +255,7 @@ class _EnginePart:
             if job.nan_watch != "off" and (bad := [k for k, v in enumerate(outcome.losses) if not math.isfinite(v)]):
                 nonfinite = job.base + made + job.accumulate
                 where = f" on engine {bad[0]}" if self.meeting.size > 1 else ""
-                condition = f"loss is {outcome.losses[bad[0]]} at step {nonfinite}{where}"
+                condition = f"loss is {sig(outcome.losses[bad[0]])} at step {nonfinite}{where}"
                 culprit = self._culprit(session)
                 break  # all engines, before the update
             self._attempt(lambda: self.meeting.write(session))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import line_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from gdlab.base.words import natural
+from gdlab.base.words import natural, sig
 from gdlab.distributed.points import COMPILE_KEYS, RULE_KEYS
 from gdlab.distributed.scaling import Scaling
 from gdlab.distributed.sweep import Sweep, made_sweep, sweep_of
@@ -145,5 +146,6 @@ def scaling_bundle(scaling: Scaling) -> dict[str, str]:
 def _outcome(sweep: Sweep) -> str:
     """Say in one line how a sweep ended."""
     line = f"{sweep.study.name}: {sweep.fact()}"
-    known = [point for point in sweep if point.state == "done" and point.loss is not None]
-    return f"{line}; best: {sweep.best().label}, loss {sweep.best().loss:.4g}" if known else line
+    losses = [point.loss for point in sweep if point.state == "done" and point.loss is not None]
+    finite = [loss for loss in losses if math.isfinite(loss)]
+    return f"{line}; best: {sweep.best().label}, loss {sig(min(finite))}" if finite else line

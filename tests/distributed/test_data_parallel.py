@@ -300,7 +300,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_before_its_update(two: Cluster) 
 
     study = regression()
     run = study.run(6, feed=feed, init=0, sgd=0.05, on=two)
-    assert (run.state, run.reason, study.session.step_count) == ("condition", "loss is nan at step 3 on engine 1", 2)
+    assert (run.state, run.reason, study.session.step_count) == ("condition", "loss is NaN at step 3 on engine 1", 2)
     assert all(np.isfinite(study.session.read_param(name)).all() for name in "wbv") and len(run.losses) == 2
     first, cause = [event for event in study.runner.events if event.kind == "nonfinite"]
     assert (first.step, first.text) == (3, run.reason) and cause.text == str(study.runner.culprit)

@@ -129,7 +129,7 @@ def test_b3_a_thousand_updates_a_second(fresh_page: Page) -> None:
 def test_a_loss_that_is_no_number_is_said_and_marked(page: Page) -> None:
     live(page, trained())
     open_tab(page, "session")
-    page.evaluate("tell(metrics(1, 3, [[1, 2.5], [2, 1.5], [3, 'nan']], {state: 'paused', reason: 'non-finite loss'}))")
+    page.evaluate("tell(metrics(1, 3, [[1, 2.5], [2, 1.5], [3, 'nan']], {state: 'paused', reason: 'loss is NaN'}))")
     loss = page.locator('[data-value="loss"]')
     assert loss.inner_text() == "NaN" and loss.get_attribute("data-broken") is not None
     page.wait_for_selector(".gd-chart .gd-broken", state="attached")  # the chart is drawn with the next frame

@@ -261,8 +261,8 @@ def squares(tmp_path: Path, rows: list[float]) -> Path:
 @pytest.mark.parametrize(
     ("watch", "shown", "said", "step", "further"),
     [
-        ("loss", "loss, every step", "non-finite loss inf at step 4", 4, 64),
-        ("parameters", "parameters and gradients, every step", "non-finite loss inf at step 4", 4, 0),
+        ("loss", "loss, every step", "loss is ∞ at step 4", 4, 64),
+        ("parameters", "parameters and gradients, every step", "loss is ∞ at step 4", 4, 0),
         ("everything", "every buffer, before every step", "step 4 would not be finite", 3, 0),
     ],
 )
@@ -297,7 +297,7 @@ def test_a_page_searches_the_step_that_spoiled_the_state_it_kept(
     reader.run(128)
     reader.page.locator("[data-command=steps]").fill("1")
     reader.press("run")
-    reader.wait(lambda: "non-finite loss nan at step 129" in reader.text("state"), "the pause")
+    reader.wait(lambda: "loss is NaN at step 129" in reader.text("state"), "the pause")
     named = reader.page.locator(".gd-events").get_by_text(re.compile(r"first (NaN|infinity): dispatch (\d+), "))
     expect(named.first).to_be_visible()
     found = re.search(r"dispatch (\d+)", named.first.inner_text())

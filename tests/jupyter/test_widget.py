@@ -229,7 +229,7 @@ def test_a_non_finite_loss_is_an_event_with_a_place(panel):
     event = of(panel, "event")[0]
     assert event["kind"] == "nonfinite" and event["about"] == f"node:0.{study.graph.output_ids[0]}"
     until(lambda: of(panel, "metrics")[-1]["state"] == "paused")
-    assert "non-finite loss" in of(panel, "metrics")[-1]["reason"]
+    assert "loss is NaN" in of(panel, "metrics")[-1]["reason"]
 
 
 def test_the_first_bad_dispatch_is_named(monkeypatch):

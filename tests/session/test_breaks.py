@@ -136,7 +136,7 @@ def test_what_is_not_finite_is_found_at_its_dispatch(study: Study) -> None:
         "first NaN: ", f"first NaN: dispatch {culprit.dispatch}, ")) and ": add, line " in event.text  # fmt: skip
     assert np.isfinite(study.session.read_param("w")).all(), "the update has not run"
     study.resume()  # once in a step; the update then spoils w, and step 5 begins with it
-    assert (study.session.step_count, study.runner.reason) == (4, "non-finite loss nan at step 4")
+    assert (study.session.step_count, study.runner.reason) == (4, "loss is NaN at step 4")
 
 
 def test_a_named_tensor_that_is_not_finite(study: Study) -> None:

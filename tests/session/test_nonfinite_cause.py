@@ -87,7 +87,7 @@ def test_a_late_step_is_repeated_from_an_earlier_state(device: str, rule: dict[s
     plain = study_of(log_of_squares(), device, feed, **{k: v / 100 for k, v in rule.items()})
     plain.runner.set_watch("off")
     study.run(60)
-    assert ops_of_culprit(study) == "log" and study.runner.reason == f"non-finite loss nan at step {step}"
+    assert ops_of_culprit(study) == "log" and study.runner.reason == f"loss is NaN at step {step}"
     plain.run(study.session.step_count)
     for name, data in state(plain).items():
         np.testing.assert_array_equal(data, state(study)[name])
@@ -107,7 +107,7 @@ def test_a_slope_that_is_not_finite_is_named_and_not_the_loss_of_the_next_step(
     culprit = study.runner.culprit
     assert culprit is not None and culprit.spoiled == (), [e.text for e in study.runner.events]
     assert study.plan.dispatches[culprit.dispatch].phase == "backward"
-    assert study.runner.reason == f"non-finite loss nan at step {step + 1}"
+    assert study.runner.reason == f"loss is NaN at step {step + 1}"
     study.close()
 
 
@@ -147,7 +147,7 @@ def test_a_parameter_set_between_two_runs_is_part_of_the_state(device: str) -> N
     study.run(5)
     assert ops_of_culprit(study) == "log"
     # on a device that answers late the run may be over when the loss becomes known
-    assert any(event.text == "loss is nan at step 9" for event in study.runner.events)
+    assert any(event.text == "loss is NaN at step 9" for event in study.runner.events)
     study.close()
 
 

@@ -249,9 +249,9 @@ def test_a_feed_that_ends_early_keeps_what_was_done(runner: Runner) -> None:
 def test_a_loss_that_is_not_finite_pauses_with_its_reason(runner: Runner) -> None:
     bad = {"x": np.full(1, np.nan, np.float32)}
     runner.run(100, lambda step: bad if step == 3 else ONE)
-    assert (runner.state, runner.reason) == ("paused", "non-finite loss nan at step 4")
+    assert (runner.state, runner.reason) == ("paused", "loss is NaN at step 4")
     assert 4 <= runner.session.step_count <= 4 + 2, "at most two more were under way"
-    assert runner.events[0] == LogEvent(4, "nonfinite", "loss is nan at step 4")
+    assert runner.events[0] == LogEvent(4, "nonfinite", "loss is NaN at step 4")
     assert runner.wanted == 100
 
 

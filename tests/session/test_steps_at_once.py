@@ -116,7 +116,7 @@ def test_a_loss_that_is_not_finite_is_found_in_its_step(device: str, rule: dict[
     study.session.set_parameter("w", np.full(1, at - 0.5, np.float32))
     study.run(400)
     first = next(step for step, loss in study.runner.losses if not np.isfinite(loss))
-    assert study.runner.reason == f"non-finite loss nan at step {first}" and abs(first - at - 1) <= 1
+    assert study.runner.reason == f"loss is NaN at step {first}" and abs(first - at - 1) <= 1
     culprit = study.runner.culprit
     assert culprit is not None and "log" in culprit.label
     assert study.session.step_count <= first + 200
@@ -252,7 +252,7 @@ def test_a_nan_in_a_batch_read_ahead_is_found_in_its_step(device: str, at: int) 
     batches[at]["x"] = np.full((8, 12), np.nan)
     study = study_of(dropped(), device, feed=batches, sgd=0.01)
     study.run(STEPS)
-    assert study.runner.reason == f"non-finite loss nan at step {at + 1}"
+    assert study.runner.reason == f"loss is NaN at step {at + 1}"
     assert study.runner.culprit is not None
     study.close()
 

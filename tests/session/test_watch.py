@@ -49,7 +49,7 @@ def log_dispatch(study: Study) -> int:
 def test_the_default_watch_names_the_first_bad_dispatch_and_its_line(study: Study) -> None:
     study.run(10)
     runner = study.runner
-    assert runner.state == "paused" and runner.reason == "non-finite loss nan at step 3"
+    assert runner.state == "paused" and runner.reason == "loss is NaN at step 3"
     culprit = runner.culprit
     assert culprit is not None and culprit.what == "NaN"
     event = next(e for e in runner.events if e.dispatch >= 0)
@@ -113,7 +113,7 @@ def test_a_loss_that_arrives_late_is_explained_by_the_batch_of_its_step(
 
     monkeypatch.setattr(session, "take_losses", take_late)
     study.run(300)
-    assert study.runner.reason == "non-finite loss nan at step 3" and session.step_count == 3 + late
+    assert study.runner.reason == "loss is NaN at step 3" and session.step_count == 3 + late
     culprit = study.runner.culprit
     assert (culprit is not None and culprit.dispatch == log_dispatch(study)) == named
     study.close()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from gdlab.base.errors import GdlabError
+from gdlab.base.words import sig
 from gdlab.plan.dispatch import Dispatch
 from gdlab.session import Session
 from gdlab.session.run.earlier_state import Batch, EarlierState, same_loss
@@ -104,7 +105,7 @@ class NonfiniteWatch:
         if bad is None:
             return ""
         step, loss = bad
-        return self._hit(step, f"non-finite loss {loss} at step {step}", f"loss is {loss} at step {step}")
+        return self._hit(step, f"loss is {sig(loss)} at step {step}")
 
     def name_break(self, number: int, dispatch: Dispatch) -> None:
         """Log the dispatch that has just run as the cause, if its result is not finite and a breakpoint stops there."""
@@ -132,9 +133,9 @@ class NonfiniteWatch:
         else:
             self.log.add(self.bad_step, "nonfinite", str(self.culprit), self.culprit.dispatch)
 
-    def _hit(self, step: int, reason: str, text: str = "", culprit: Culprit | None = None) -> str:
+    def _hit(self, step: int, reason: str, culprit: Culprit | None = None) -> str:
         self.bad_step, self.culprit = step, culprit
-        self.log.add(step, "nonfinite", text or reason)
+        self.log.add(step, "nonfinite", reason)
         return reason
 
     def _search(self) -> str:

@@ -333,7 +333,8 @@ class Stepper:
             self.state, self.reason = state, reason if state != "ready" or self._at_breakpoint else ""
         events = self.log.events
         if state == "paused" and self.pause and not (events and events[-1].text == self.pause):
-            self.log.add(self.watch.bad_step or self.session.step_count, "pause", f"paused {reason}")
+            text = "closed" if self.pause == "closed" else f"paused {reason}"
+            self.log.add(self.watch.bad_step or self.session.step_count, "pause", text)
 
     # back, on the owner thread ----------------------------------------------------------------------------------------
     def back(self, dispatches: int) -> str:

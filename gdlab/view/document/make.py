@@ -317,7 +317,7 @@ def _runs(study: Study, draft: DocumentDraft) -> list[Json]:
 def _earlier_json(now: Json, run: Earlier, key: str) -> Json:
     """Return a run that a reset ended: its losses, and the update rule as its `label`."""
     losses = decimated(run.losses, _MOST_EARLIER_LOSSES)
-    return {name: value for name, value in now.items() if name not in CLOCKED} | {
+    return {name: value for name, value in now.items() if name not in (*CLOCKED, "wanted")} | {
         "key": key,
         "label": run.options,
         "loss": [[step, passes.number(loss)] for step, loss in losses],
@@ -336,13 +336,14 @@ _COUNTERS = {
 
 def run_json(session: Session, runner: Runner, key: str) -> Json:
     """Return the present run of a session; beyond 20,000 losses the lowest and highest of each bucket of steps."""
-    memory, traffic = session.memory_summary(), session.traffic
+    memory, traffic, wanted = session.memory_summary(), session.traffic, runner.wanted
     losses = decimated(runner.losses, _MOST_LOSSES)
     return {
         "key": key,
         "device": session.device.kind,
         "adapter": session.device.name,
         "seed": None,
+        **({"wanted": wanted} if wanted > session.step_count else {}),
         "loss": [[step, passes.number(loss)] for step, loss in losses],
         "seconds": [],
         "truncated": len(losses) < len(runner.losses),

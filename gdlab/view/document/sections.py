@@ -461,13 +461,14 @@ class AllreduceForm:
 
 @form
 class RunRecord:
-    """A run of the study."""
+    """A run of the study. `wanted`: the step count at which it is complete, of a run that ended before."""
 
     key: str
     device: str
     adapter: str
     label: str = optional()
     seed: int | None
+    wanted: Count = optional()
     loss: list[tuple[int, JsonNumber]]
     seconds: list[JsonNumber]
     dispatch_seconds: Times = optional()

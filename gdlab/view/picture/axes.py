@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gdlab.view.picture.draw import plain
 from gdlab.view.picture.palette import INK, Theme
@@ -27,6 +28,10 @@ class PixelAxis:
         low, high, value = (self._scaled(each) for each in (self.low, self.high, value))
         share = (min(high, max(low, value)) - low) / ((high - low) or 1.0)
         return round(self.start + share * (self.stop - self.start), 1)
+
+    def holds(self, value: float) -> bool:
+        """Whether a number is in the range."""
+        return self.low <= value <= self.high
 
     def _scaled(self, value: float) -> float:
         return math.log10(max(value, 1e-300)) if self.log else value
@@ -63,5 +68,17 @@ def frame(
 
 
 def line(points: Sequence[tuple[float, float]], x: PixelAxis, y: PixelAxis) -> str:
-    """Return the path data of a curve."""
-    return "".join(f"{'L' if i else 'M'}{x.at(a):g} {y.at(b):g}" for i, (a, b) in enumerate(points))
+    """Return the path data of a curve; it is broken between two points that are both out of the range of `y`."""
+    broken = [not (y.holds(b) or y.holds(before)) for (_, before), (_, b) in pairwise(points)]
+    return "".join(
+        f"{'M' if starts else 'L'}{x.at(a):g} {y.at(b):g}"
+        for (a, b), starts in zip(points, [True, *broken], strict=False)
+    )
+
+
+def marks(points: Sequence[tuple[float, float]], x: PixelAxis, y: PixelAxis) -> str:
+    """Return the path data of a triangle at each place where a curve leaves the range of `y`."""
+    inside = [True, *(y.holds(b) for _, b in points)]
+    leaving = [point for point, was, now in zip(points, inside, inside[1:], strict=False) if was and not now]
+    placed = [(x.at(a), y.at(b), 6 if b > y.high else -6) for a, b in leaving]
+    return "".join(f"M{left - 4:g} {top + tall:g}h8l-4 {-tall}z" for left, top, tall in placed)

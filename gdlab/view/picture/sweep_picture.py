@@ -10,7 +10,7 @@ from gdlab.view.document.columns import Json
 from gdlab.view.document.document import Document
 from gdlab.view.document.sweeps import sweep_lines
 from gdlab.view.layout.drawn import cut
-from gdlab.view.picture.axes import BOTTOM, LEFT, RIGHT, TOP, PixelAxis, frame, line
+from gdlab.view.picture.axes import BOTTOM, LEFT, RIGHT, TOP, PixelAxis, frame, line, marks
 from gdlab.view.picture.draw import UI_FONT, plain
 from gdlab.view.picture.palette import INK, LIGHTNESS, Theme, oklch
 
@@ -75,6 +75,8 @@ def _plot(data: Json, theme: Theme) -> Iterator[str]:
             f'<path data-point="{i}" d="{line(curve, x, y)}" fill="none" stroke="{colour}" stroke-width="{wide}" '
             f'stroke-linejoin="round"><title>{plain(_told(i, point))}</title></path>'
         )
+        if left := marks(curve, x, y):
+            yield f'<path d="{left}" fill="{colour}"/>'
 
 
 def _rows(data: Json, top: int, theme: Theme) -> Iterator[str]:

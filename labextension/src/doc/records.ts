@@ -427,13 +427,14 @@ export interface Allreduce {
   buckets: Bucket[];
 }
 
-/** A run of the study. */
+/** A run of the study. `wanted`: the step count at which it is complete, of a run that ended before. */
 export interface RunRecord {
   key: string;
   device: string;
   adapter: string;
   label?: string;
   seed: number | null;
+  wanted?: number;
   loss: [number, number | string][];
   seconds: (number | string)[];
   dispatch_seconds?: Times;

@@ -5,16 +5,18 @@ import type { Rect } from "./cells.ts";
 import { boxOf, div, h, handled, listen } from "./dom.ts";
 import { MANY, type Picture } from "./graph.ts";
 import { More } from "./more.ts";
+import type { Spot } from "./picture.ts";
 import { between, ends, fits, holesOf, linesOf, lowest, opening, placesOf, READABLE, ZOOMS } from "./reach.ts";
 
 const CLOSEST = 3,
   FARTHEST = 0.02,
   TALLEST = 524,
   SIDE = 16, // of a picture
-  HALF = 100, // of a wide box
+  SPARED = 0.6, // the least scale at which two boxes far apart are shown together
   WHOLE_TEXT = 0.85, // a scale at which texts that are larger than the smallest can be read
   EDGE = 3, // pixels that stay free beside what is in sight
   NAMES = 24, // the line with the names of the lanes
+  FOOT = 40, // a box, below its top
   NO_PLACES: ReturnType<typeof placesOf> = [];
 const STEP = 1.25;
 
@@ -30,6 +32,8 @@ export interface Sheets {
   taken(layout: Layout): void;
   /** The foot of the row that the picture opens at; null: its top. */
   foot(layout: Layout): number | null;
+  /** Whether a node of the layout is not drawn now. */
+  gone?(node: number): boolean;
   /** Called when no density fits; true if another picture will follow. */
   fold(): boolean;
 }
@@ -55,7 +59,6 @@ export class CameraGroup {
     this.#wish = this.#wish === "readable" ? "all" : "readable";
     this.#held = false;
     this.refit();
-    this.#cameras.forEach(camera => camera.refound());
   }
 
   refit(): void {
@@ -70,7 +73,10 @@ export class CameraGroup {
     const whole = shown.reduce((least, camera) => Math.min(least, camera.whole), 1);
     this.state = whole < READABLE ? this.#wish : "all";
     this.#set(this.state === "readable" ? readable : Math.max(FARTHEST, whole));
-    shown.forEach(camera => camera.center());
+    shown.forEach(camera => {
+      camera.center();
+      camera.refound();
+    });
   }
 
   /** Choose the density of each pane and the scale of all, at which the rows in sight fit; null: a pane folds. */
@@ -133,7 +139,7 @@ export class Camera {
   readonly #observer: ResizeObserver;
   readonly more: More;
   picture: Picture;
-  /** Called after a fit, to bring the lit entities into sight again. */
+  /** Called after a fit, which begins in the middle, to bring into sight again what was asked for. */
   refound = () => {};
   /** The width of the frame that shows the picture, in pixels; 0 while it is hidden. */
   across = 0;
@@ -219,7 +225,8 @@ export class Camera {
 
   /** The boxes and pills of the picture, in its frame. */
   get places(): ReturnType<typeof placesOf> {
-    return this.#inFrame(this.#places);
+    const gone = this.#sheets?.gone;
+    return this.#inFrame(gone ? this.#places.filter(({ node }) => !gone(node!)) : this.#places);
   }
 
   /** Boxes, pills and the words of brackets, for the parts left of them. */
@@ -232,6 +239,7 @@ export class Camera {
   #inFrame(places: ReturnType<typeof placesOf>): ReturnType<typeof placesOf> {
     const { left, top } = this.picture;
     return places.map(each => ({
+      ...each,
       left: each.left - left,
       right: each.right - left,
       top: each.top - top,
@@ -393,33 +401,34 @@ export class Camera {
 
   inSight({ x, y }: { x: number; y: number }): boolean {
     const { left, top, right, bottom } = this.sight;
-    return x >= left && x <= right && y >= top && y <= bottom - 40;
+    return x >= left && x <= right && y >= top && y <= bottom - FOOT;
   }
 
-  /** Bring all of these into sight where they fit, else the first. */
-  gather(places: readonly { x: number; y: number }[]): void {
-    const across = places.map(({ x }) => x),
-      need = Math.max(...across) - Math.min(...across) + 2 * HALF;
-    if (need * this.group.zoom > this.across) {
-      const zoom = ZOOMS.find(each => each < this.group.zoom && need * each <= this.across);
-      if (zoom) this.group.narrow(zoom);
-    }
-    const [first] = places,
-      { left, right, top, bottom } = this.sight,
-      ys = places.map(({ y }) => y),
-      xs = places.map(({ x }) => x),
-      low = Math.min(...ys),
-      high = Math.max(...ys) + 40;
+  /** Bring all of these into sight, at a smaller scale where they are far apart; else the first. */
+  gather(places: readonly Spot[]): void {
+    const [first] = places;
     if (!first) return;
-    const fits = high - low < bottom - top - 24,
-      y = fits ? (low + high) / 2 : first.y;
-    if (fits ? low < top || high > bottom : !this.inSight(first))
-      this.el.scrollTop = y * this.group.zoom - this.down / 2;
-    const [west, east] = [Math.min(...xs) - HALF, Math.max(...xs) + HALF],
-      wide = east - west < right - left;
-    if (wide ? west < left || east > right : first.x < left || first.x > right)
-      this.el.scrollLeft = (wide ? (west + east) / 2 : first.x) * this.group.zoom - this.across / 2;
+    const [west, east] = ends(places)!;
+    this.#widen(east - west);
+    const { zoom } = this.group,
+      { left, right, top, bottom } = this.sight,
+      side = EDGE / zoom;
+    const across = east - west + 2 * side <= right - left ? [west, east] : [first.left, first.right];
+    const ys = places.map(({ y }) => y),
+      deep = Math.max(...ys) - Math.min(...ys) + FOOT < bottom - top - NAMES,
+      down = deep ? [Math.min(...ys), Math.max(...ys)] : [first.y, first.y];
+    const [from, to, high, low] = [...across, ...down] as [number, number, number, number];
+    if (high < top || low + FOOT > bottom)
+      this.el.scrollTop = ((high + low + (deep ? FOOT : 0)) / 2) * zoom - this.down / 2;
+    if (from - side < left || to + side > right) this.el.scrollLeft = ((from + to) / 2) * zoom - this.across / 2;
     this.seen();
+  }
+
+  /** Choose a smaller scale, at which so much of the picture's width is in sight; none where texts would be lost. */
+  #widen(width: number): void {
+    const most = (this.across - 2 * EDGE) / width,
+      zoom = ZOOMS.find(each => each <= most) ?? most;
+    if (most < this.group.zoom && most >= SPARED) this.group.narrow(zoom);
   }
 
   bring({ x, y }: { x: number; y: number }): void {

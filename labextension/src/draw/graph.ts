@@ -1,7 +1,7 @@
 // Draw a stage from its layout record as SVG. The record has all places; nothing is measured here.
 
 import { nodeName, typeText } from "../doc/doc.ts";
-import type { EdgeRecord, GraphDoc, Layout, PillRecord, RailRecord, Stage, WireRecord } from "../doc/doc.ts";
+import type { BoxRecord, EdgeRecord, GraphDoc, Layout, PillRecord, RailRecord, Stage, WireRecord } from "../doc/doc.ts";
 import { bytes } from "../doc/format.ts";
 import { EVERY_WIRE, LINE, LINE_CUT, NODE, PILL, PILL_CUT, ROW } from "../doc/metrics.ts";
 import { pillLabel, pillTail } from "../doc/pilltext.ts";
@@ -11,6 +11,7 @@ import { cut, familyClass, LETTERS, shortened, spokenName, titleOf, tooltip } fr
 import { Merged, type Block } from "./merged.ts";
 import { orthogonal, smooth } from "./paths.ts";
 import type { Dress, Picture } from "./picture.ts";
+import { pillNode } from "./reach.ts";
 import { edgePath, railPoints, railsPath, wirePath } from "./bundle.ts";
 import { arrow, bracket, TRACK } from "./strokes.ts";
 
@@ -30,9 +31,6 @@ const LINES = 150; // edges, rails and wires in sight: above it they are one pat
 const COST: Record<Detail, readonly [number, number, number]> = { full: [5, 11, 10], op: [5, 11, 4], shape: [0, 0, 0] };
 const SHAPES: { detail: Detail; found: number[]; bundled: boolean } = { detail: "shape", found: [], bundled: false };
 const NOWHERE: Rect = { left: Infinity, right: -Infinity, top: Infinity, bottom: -Infinity };
-
-/** The node that a pill stands for. */
-const pillNode = ({ leaf, via }: PillRecord): number => via.at(-1) ?? leaf;
 
 /** The middle of the box that a graph begins with. */
 function spine({ boxes }: Layout): number {
@@ -425,7 +423,9 @@ class StagePicture {
       },
       placeOf: entity => {
         const place = this.#placeOf(entity);
-        return place && { x: place.x - left, y: place.y + top };
+        if (!place) return null;
+        const x = place.x - left;
+        return { x: x + place.w / 2, y: place.y + top, left: x, right: x + place.w };
       },
       at: (x, y) => (this.#detail === "shape" ? this.#merged.at(x + left, y - top, 12) : null),
     };
@@ -516,13 +516,12 @@ class StagePicture {
     this.#rails.setAttribute("d", railsPath(this.#layout, long, this.#shaped));
   }
 
-  #placeOf(entity: string): { x: number; y: number } | null {
+  #placeOf(entity: string): BoxRecord | PillRecord | null {
     const [, stage, at] = /^node:(\d+)\.(\d+)$/.exec(entity) ?? [],
       own = Number(stage) === this.#stage.index ? Number(at) : -1,
       index = this.#dress.members?.findIndex(all => all.includes(own)) ?? this.#stage.entities?.indexOf(entity) ?? own;
-    const box = this.#layout.boxes[index],
-      place = box && box.row < 0 ? this.#pillOf(index) : box;
-    return place ? { x: place.x + place.w / 2, y: place.y } : null;
+    const box = this.#layout.boxes[index];
+    return (box && box.row < 0 ? this.#pillOf(index) : box) ?? null;
   }
 
   /** The pill of a leaf, or of a shape op between a leaf and its reader. */

@@ -3,6 +3,14 @@
 import type { Bracket } from "../doc/groups.ts";
 import type { Rect } from "./cells.ts";
 
+/** The middle of a box, its top, and its sides. */
+export interface Spot {
+  x: number;
+  y: number;
+  left: number;
+  right: number;
+}
+
 export interface Picture {
   svg: SVGSVGElement;
   width: number;
@@ -28,7 +36,7 @@ export interface Picture {
   /** Draws some more of a picture that is to be drawn whole; true while there is more to draw. */
   more(): boolean;
   /** Returns the place of an entity in the frame, drawn or not. */
-  placeOf(entity: string): { x: number; y: number } | null;
+  placeOf(entity: string): Spot | null;
   /** Draws these nodes again, else everything, after a change of dress. False: call `look` as well. */
   again(changed?: ReadonlySet<number>): boolean;
   /** The entity at a point of the frame, where boxes are drawn as mere shapes. */

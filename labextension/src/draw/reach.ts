@@ -1,6 +1,6 @@
 // The reach of a layout's rows, the zoom at which those in sight fit a pane, and the boxes beyond it. Pure.
 
-import type { BoxRecord, Layout } from "../doc/doc.ts";
+import type { BoxRecord, Layout, PillRecord } from "../doc/doc.ts";
 import { NODE, PILL, ROW } from "../doc/metrics.ts";
 
 const PAD = 6; // pixels that stay free at both sides of a pane
@@ -14,19 +14,24 @@ interface Place {
   right: number;
   top: number;
   bottom: number;
+  node?: number;
 }
+
+/** The node that a pill stands for. */
+export const pillNode = ({ leaf, via }: PillRecord): number => via.at(-1) ?? leaf;
 
 /** The boxes and pills of a layout from top to bottom. */
 export function placesOf({ boxes, pills }: Layout): Place[] {
-  const place = ({ x, y, w }: Pick<BoxRecord, "x" | "y" | "w">, height: number): Place => ({
+  const place = ({ x, y, w }: Pick<BoxRecord, "x" | "y" | "w">, height: number, node: number): Place => ({
     left: x,
     right: x + w,
     top: y,
     bottom: y + height,
+    node,
   });
   return [
-    ...boxes.filter(({ row }) => row >= 0).map(box => place(box, box.h ?? NODE)),
-    ...pills.map(pill => place(pill, PILL)),
+    ...boxes.flatMap((box, i) => (box.row >= 0 ? [place(box, box.h ?? NODE, i)] : [])),
+    ...pills.map(pill => place(pill, PILL, pillNode(pill))),
   ].sort((a, b) => a.top - b.top);
 }
 
@@ -48,7 +53,7 @@ export const between = (places: readonly Place[], top: number, bottom: number): 
   places.filter(place => place.bottom > top && place.top < bottom);
 
 /** The left and the right end of these places. */
-export function ends(places: readonly Place[]): [left: number, right: number] | null {
+export function ends(places: readonly Pick<Place, "left" | "right">[]): [left: number, right: number] | null {
   if (places.length === 0) return null;
   let [left, right] = [Infinity, -Infinity];
   for (const place of places) {

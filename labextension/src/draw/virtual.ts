@@ -31,7 +31,7 @@ export class Rows {
     this.#height = height;
     this.#changed = changed;
     const spacer = () =>
-      el instanceof HTMLTableSectionElement ? h("tr", { class: "gd-spacer" }, h("td", { colspan: 9 })) : h("div");
+      el instanceof HTMLTableSectionElement ? h("tr", { class: "gd-spacer" }, h("td")) : h("div");
     this.#above = spacer();
     this.#below = spacer();
     listen(scroller, "scroll", this.#listen, { passive: true });

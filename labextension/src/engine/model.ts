@@ -2,7 +2,7 @@
 // panel cannot tell it from a kernel's model but by the text of `device`.
 
 import type { GraphDoc, RunSection } from "../doc/doc.ts";
-import { bytes } from "../doc/format.ts";
+import { bytes, sig } from "../doc/format.ts";
 import { indexesOf } from "../doc/select.ts";
 import type { Model } from "../live/host.ts";
 import type { Lit } from "../live/page.ts";
@@ -327,9 +327,8 @@ export class PageModel implements Model {
     this.#rate = [...this.#rate, [performance.now(), this.#step] as [number, number]].slice(-64);
     if (bad < 0) return;
     const step = this.#step - steps + bad + 1,
-      loss = word(losses[bad]!),
       about = this.#run.loss === null ? null : this.#entity("interval", this.#run.loss);
-    this.#spoiled(step, `non-finite loss ${loss} at step ${step}`, `loss is ${loss} at step ${step}`, about);
+    this.#spoiled(step, `loss is ${sig(losses[bad]!)} at step ${step}`, about);
   }
 
   // NaN and infinity: what is watched, and its cause ------------------------------------------------------------------
@@ -337,10 +336,10 @@ export class PageModel implements Model {
     return this.#watched === "parameters" || this.#watched === "everything";
   }
 
-  #spoiled(step: number, reason: string, text = reason, about: string | null = null): void {
+  #spoiled(step: number, reason: string, about: string | null = null): void {
     if (this.#bad > 0) return;
     this.#bad = step;
-    this.#note("nonfinite", text, step, about);
+    this.#note("nonfinite", reason, step, about);
     this.#request(reason);
   }
 

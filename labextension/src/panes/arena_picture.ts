@@ -88,15 +88,20 @@ export class ArenaPicture {
     return this.#left + ((this.#width - this.#left - RIGHT) * dispatch) / this.#count;
   }
 
+  /** The extent of a buffer's life on the axis: from the dispatch that writes it to the last that reads it. */
+  #life(index: number): { x: number; width: number } {
+    const { first, last } = this.#plan.intervals[index]!,
+      x = this.x(first);
+    return { x, width: Math.max(3, this.x(Math.min(this.#count, last + 1)) - x - 1) };
+  }
+
   /** The rectangle of a buffer in its slot. */
   #place(index: number, row: Row): Place {
-    const { first, last, offset, nbytes } = this.#plan.intervals[index]!,
-      { unit } = this.#arrangement,
-      x = this.x(first);
+    const { offset, nbytes } = this.#plan.intervals[index]!,
+      { unit } = this.#arrangement;
     return {
-      x,
+      ...this.#life(index),
       y: TOP + row.top + Math.round(offset * unit),
-      width: Math.max(3, this.x(Math.min(this.#count, last + 1)) - x - 1),
       height: Math.min(Math.max(row.least, Math.round(nbytes * unit) - 2), row.height - 2),
     };
   }
@@ -304,9 +309,8 @@ export class ArenaPicture {
       .sort(larger)
       .slice(0, GHOSTS)
       .flatMap((index): Child[] => {
-        const { first, last, padded } = intervals[index]!,
-          x = this.x(first),
-          width = this.x(Math.min(this.#count, last + 1)) - x - 1,
+        const { padded } = intervals[index]!,
+          { x, width } = this.#life(index),
           height = Math.max(THINNEST, Math.round(padded * this.#arrangement.unit)) - 2,
           at = y,
           name = cut(this.#named(index), 28);

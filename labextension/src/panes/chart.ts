@@ -160,7 +160,7 @@ export function drawAxes({ xs, ys, left, x, y }: Scales, { width, height }: Size
 }
 
 /** Draw marks at the border for points that the range leaves out, and a line with a word where a run began. */
-function drawMarks(finite: readonly Point[], began: readonly Began[], scales: Scales, size: Size): Child[] {
+export function drawMarks(finite: readonly Point[], began: readonly Began[], scales: Scales, size: Size): Child[] {
   const { x, y, low, high } = scales,
     { width, height } = size,
     fits = (step: number, label: string) => x(step) + 4 + 6.5 * label.length <= width;

@@ -19,6 +19,7 @@ import {
   type PaneRecord,
 } from "./pane.ts";
 import { compared, whatIf } from "./whatif.ts";
+import { zoomButtons } from "./zoom.ts";
 
 const NAMES: [Change, string][] = [
   ["same", "same"],
@@ -73,7 +74,7 @@ function make(context: Context): Pane {
         ),
       ),
     );
-    retitle(el, diffPane.title, found.summary, [...sides, toggle]);
+    retitle(el, diffPane.title, found.summary, [...sides, toggle, zoomButtons(context.cameras.union)]);
     refill(el, canvas.el, legend, what);
     const { stage, changes, fields, lives, wires } = found;
     const born = new Map(wires.map(wire => [`${wire.a} ${wire.b}`, wire]));

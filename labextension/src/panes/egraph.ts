@@ -12,7 +12,7 @@ import { body, choice, empty, frame, pane, refill, retitle } from "./pane.ts";
 import type { Context, MakePane, Pane, PaneRecord } from "./pane.ts";
 import { Player } from "./player.ts";
 import { faceOf } from "./state.ts";
-import { zoomAfterClick } from "./wheel.ts";
+import { zoomAfterClick, zoomButtons } from "./zoom.ts";
 
 const HELP = "E-graph. Comma and full stop step through its iterations.";
 const PERIOD = 1400; // ms for an iteration while it plays
@@ -41,6 +41,8 @@ class EGraphPane implements Pane {
   #places: Places | null = null;
   #picture: Picture | null = null;
   #camera: Camera | null = null;
+  /** The classes that were scrolled to last. */
+  #looked: readonly string[] = [];
   /** The class whose e-nodes are listed. */
   #picked = "";
 
@@ -136,6 +138,7 @@ class EGraphPane implements Pane {
       "",
       choice("pass", options, pass, each => this.#take(each)),
       modes(context, "egraph"),
+      this.#growth && zoomButtons(context.cameras.union),
     );
     if (!this.#growth)
       return refill(
@@ -166,6 +169,8 @@ class EGraphPane implements Pane {
     this.#places = { names, plan: planned(growth, names, widths) };
     this.#picture = emptyPicture(this.#places, lit => this.lit(lit));
     this.#camera = new Camera(context.cameras.union, this.#picture, HELP, () => context.redrawn("egraph"));
+    this.#looked = [];
+    this.#camera.refound = () => this.#look(this.#looked);
     zoomAfterClick(this.#camera, context.cameras.union);
     this.#canvas.replaceChildren(this.#camera.el);
     this.#camera.placed();
@@ -220,9 +225,13 @@ class EGraphPane implements Pane {
 
   /** Scroll to these classes, or to the first if not all fit. */
   #look(names: readonly string[]): void {
+    this.#looked = names;
     const { boxes } = this.#places!.plan;
     const places = names.flatMap(name => boxes.get(name) ?? []);
-    this.#camera!.gather(places.map(({ x, y, w }) => ({ x: MARGIN + x + w / 2, y: MARGIN + y })));
+    this.#camera!.gather(places.map(({ x, y, w }) => {
+      const left = MARGIN + x;
+      return { x: left + w / 2, y: MARGIN + y, left, right: left + w };
+    }));
   }
 }
 

@@ -19,9 +19,9 @@ import { around, partLayout } from "../layout/explore.ts";
 import { densitiesOf, hasLanes, layoutAt, layoutOf, type Laying } from "../layout/layouts.ts";
 import { spread } from "../layout/matched.ts";
 import { keptOf } from "../live/kept.ts";
-import { zoomAfterClick } from "./wheel.ts";
+import { zoomAfterClick, zoomButtons } from "./zoom.ts";
 import { besideIn, closedRows, drawnHole, matchedRows, showRows } from "./matching.ts";
-import { button, choice, empty, frame, mini, pane, refill, retitle } from "./pane.ts";
+import { button, choice, empty, frame, pane, refill, retitle } from "./pane.ts";
 import type { Context, MakePane, Pane, PaneRecord } from "./pane.ts";
 
 const HELP =
@@ -54,15 +54,6 @@ interface View {
   fold: Folded | null;
   part: ReadonlySet<number> | null;
 }
-
-const zoomButtons = (group: CameraGroup): HTMLElement =>
-  h(
-    "span",
-    { class: "gd-zoom", role: "group", "aria-label": "zoom" },
-    mini("zoom out", "zoom-out", "\u2212", () => Camera.step(group, -1)),
-    mini("fit: what can be read; again: all of it (0)", "zoom-fit", "fit", () => group.fit()),
-    mini("zoom in", "zoom-in", "+", () => Camera.step(group, 1)),
-  );
 
 const layingNote = (stage: Stage, ...parts: Child[]): HTMLElement =>
   h(
@@ -458,7 +449,7 @@ class PicturePane implements Pane {
     zoomAfterClick(camera, group);
     camera.refound = () => {
       this.#brought = null;
-      this.#bring(context.lit());
+      this.#bring(context.lit(), true);
     };
     const toggle = (event: Event) => this.#toggle(Number(groupAt(event)));
     camera.el.addEventListener("gd-toggle", toggle);
@@ -495,24 +486,25 @@ class PicturePane implements Pane {
     return new Set([...lit, ...partners]);
   }
 
-  /** The forward op of the step of the derivative that is lit, and the first node that it added. */
-  #stepped(lit: ReadonlySet<string>): string[] {
+  /** The first node that a step of the derivative added, and its forward op; of the step that is lit, or of the first
+   * one while a picture opens. */
+  #stepped(lit: ReadonlySet<string>, opens = false): string[] {
     const stage = this.#stage;
     const { passes, stages } = this.#context.doc;
     const pass = passes.find(each => each.role === "differentiate" && each.to === stage?.index);
-    const step = pass?.diffs.find((_, k) => lit.has(`step:${pass.index}.${k}`));
+    const step = pass?.diffs.find((_, k) => lit.has(`step:${pass.index}.${k}`)) ?? (opens ? pass?.diffs[0] : undefined);
     if (!stage || !pass || !step) return [];
     const { key } = stages[pass.from]!.nodes[step.node]!;
     const forward = stage.nodes.findIndex(node => node.key === key);
-    return [forward, step.added[0] ?? -1].filter(i => i >= 0).map(i => `node:${stage.index}.${i}`);
+    return [step.added[0] ?? -1, forward].filter(i => i >= 0).map(i => `node:${stage.index}.${i}`);
   }
 
   /** Go to the first lit node of a large picture, where it may not be drawn; once, so that scrolling stays free. */
-  #bring(lit: ReadonlySet<string>): boolean {
+  #bring(lit: ReadonlySet<string>, opens = false): boolean {
     const camera = this.#camera;
     const picture = this.#picture;
     if (lit === this.#brought || !picture || !camera) return false;
-    const stepped = this.#stepped(lit);
+    const stepped = this.#stepped(lit, opens && lit.size === 0);
     if (!picture.culled && stepped.length === 0) return false;
     this.#brought = lit;
     if (stepped.length > 0) {

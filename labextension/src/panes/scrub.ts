@@ -13,6 +13,7 @@ import type { Context, Pane, PaneRecord } from "./pane.ts";
 import { Player } from "./player.ts";
 import { rewritesOf } from "./tabcounts.ts";
 import { selecting } from "./state.ts";
+import { zoomButtons } from "./zoom.ts";
 
 type Tenant = Replay["tenants"][number][number];
 type Wire = Replay["wires"][number];
@@ -210,7 +211,11 @@ class ReplayPane implements Pane {
   #layOut(pass: Pass): void {
     const options = this.#passes.map(value => ({ value, text: passName(value) }));
     const pick = choice("pass", options, pass, chosen => this.#take(chosen));
-    retitle(this.el, scrubPane.title, "", [pick, modes(this.#context, "scrub")]);
+    retitle(this.el, scrubPane.title, "", [
+      pick,
+      modes(this.#context, "scrub"),
+      zoomButtons(this.#context.cameras.union),
+    ]);
     const { play, before, slider, after } = this.#player;
     const track = div("gd-track", slider, this.#ticks);
     refill(

@@ -1,7 +1,7 @@
 // The content of the session panel, from the live session or from the last run of the document. Pure.
 
 import { number, type GraphDoc, type Plan } from "../doc/doc.ts";
-import { bytes, whole } from "../doc/format.ts";
+import { bytes, plural, whole } from "../doc/format.ts";
 import type { Host } from "../live/host.ts";
 import { noSession, type Live, type Point } from "../live/live.ts";
 import type { Earlier } from "./chart.ts";
@@ -32,7 +32,7 @@ function recorded({ runs, plan }: GraphDoc): Live {
     state: "closed",
     reason: "recorded",
     step: steps,
-    wanted: steps,
+    wanted: run.wanted ?? steps,
     points: pointsOf(run.loss),
     counters: {
       ...noSession.counters,
@@ -91,7 +91,7 @@ export function sessionFacts(live: Live, parts: string): [name: string, text: st
     ["of it", parts],
     ["update", state === "none" ? "" : optimizer || "no update rule: parameters do not change"],
     ["watched", WATCHED[watch] ?? watch],
-    ["sent", submissions > 0 ? `${whole(submissions)} submissions, ${bytes(up)} up, ${bytes(down)} down` : ""],
+    ["sent", submissions > 0 ? `${plural(submissions, "submission")}, ${bytes(up)} up, ${bytes(down)} down` : ""],
     ["groups", groups > 0 ? `${whole(groups)} barrier groups per step` : ""],
   ];
   return rows.filter(([, text]) => text);

@@ -23,13 +23,13 @@ const SPEEDS: [string, string][] = [
 const keptBy = (step: DiffStep): number => (step.residuals ?? []).reduce((sum, each) => sum + each.nbytes, 0);
 
 /** One node as a row: its role in this step, its name, and a fact. */
-const nodeRow = (entityName: string, spoken: string, role: Child, name: Child[], fact: Child): Child =>
+const nodeRow = (entityName: string, spoken: string, role: Child, name: Child[], fact: string, mono = ""): Child =>
   h(
     "div",
     { class: "gd-row", ...entity(entityName, spoken), title: spoken },
     span("gd-muted", role),
     span("gd-mono gd-ellipsis", name),
-    span("gd-end", fact),
+    h("span", { class: `gd-end ${mono}`, title: fact }, fact),
   );
 
 const nodeList = (doc: GraphDoc, stage: Stage, label: string, nodes: readonly number[]): Child =>
@@ -42,7 +42,8 @@ const nodeList = (doc: GraphDoc, stage: Stage, label: string, nodes: readonly nu
       `${label} ${node.op} ${node.name}`,
       i === 0 ? label : "",
       name,
-      span("gd-mono", typeText(doc, node)),
+      typeText(doc, node),
+      "gd-mono",
     );
   });
 
@@ -135,7 +136,7 @@ function ran(doc: GraphDoc, stage: Stage, index: number, line: number): Child[] 
       name = [each.op, each.name && h("em", null, ` ${each.name}`)],
       value = [...new Set([typeText(doc, each), String(values[at] ?? "")])].join(" ").trim();
     const spoken = `${role} ${nodeName(each)}: ${value}`;
-    return nodeRow(`node:${stage.index}.${at}`, spoken, role, name, span("gd-mono", value));
+    return nodeRow(`node:${stage.index}.${at}`, spoken, role, name, value, "gd-mono");
   };
   return [
     h("h4", { class: "gd-mono gd-strong", "data-value": "op" }, node.op, node.name && h("em", null, ` ${node.name}`)),

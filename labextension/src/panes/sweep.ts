@@ -7,7 +7,7 @@ import { SMALL_BUTTON } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
 import type { Live, Point } from "../live/live.ts";
 import { asking, enliven } from "./ask.ts";
-import { axisEnd, drawAxes, ticks, type Scales } from "./chart.ts";
+import { axisEnd, drawAxes, drawMarks, ticks, type Scales } from "./chart.ts";
 import { body, button, empty, frame, pane, table, type Context, type Pane, type PaneRecord } from "./pane.ts";
 import { opening } from "./state.ts";
 
@@ -16,12 +16,27 @@ const HEIGHT = 260,
 const CELLS = ["engine", "steps", "steps/s", "loss now", "lowest", "time"];
 const ENDED = ["done", "failed", "stopped", "waiting"];
 
-/** The points of a curve in pixels, without non-finite ones, or non-positive ones on a logarithmic axis. */
-export function placed({ curve }: SweepPoint, { x, y }: Scales, log: boolean): Point[] {
+/** The points of a curve on the axis, without non-finite ones, or non-positive ones on a logarithmic axis. */
+export function scaled({ curve }: SweepPoint, log: boolean): Point[] {
   return curve.flatMap(([step, value]) => {
     const loss = log ? Math.log10(number(value)) : number(value);
-    return Number.isFinite(loss) ? [[x(step), y(loss)] as const] : [];
+    return Number.isFinite(loss) ? [[step, loss] as const] : [];
   });
+}
+
+/** The parts of a curve between which it is out of the plot's range, each up to the point beyond the border, and the
+ * points at which it leaves the range. */
+export function pieces(points: readonly Point[], { low, high }: Scales): { parts: Point[][]; leaves: Point[] } {
+  const outside = (point: Point | undefined) => point !== undefined && (point[1] < low || point[1] > high);
+  const parts: Point[][] = [[]],
+    leaves: Point[] = [];
+  points.forEach((point, i) => {
+    parts.at(-1)!.push(point);
+    if (!outside(point)) return;
+    parts.push([point]);
+    if (!outside(points[i - 1])) leaves.push(point);
+  });
+  return { parts: parts.filter(part => part.some(point => !outside(point))), leaves };
 }
 
 /** The curve and the point on it that are nearest to a place: [curve, point], or null where none is near. */
@@ -225,19 +240,19 @@ class SweepPanel implements Pane {
     const data = this.#data,
       { points, best, log } = data;
     const scales = scalesOf(data, this.#width);
-    this.#curves = points.map(point => placed(point, scales, log));
+    const curves = points.map(point => scaled(point, log)),
+      pixels = (curve: readonly Point[]) => curve.map(([step, loss]): Point => [scales.x(step), scales.y(loss)]);
+    this.#curves = curves.map(pixels);
     const label = (value: number) => sig(log ? 10 ** value : value);
     const size = { width: this.#width, height: HEIGHT, log };
     const at = ([x, y]: Point, k: number) => `${k ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`,
-      path = (curve: Point[]) => curve.map(at).join("");
-    const lines = this.#curves.map((curve, i) =>
-      svgPath("gd-curve", path(curve), {
-        "data-point": i,
-        "data-state": points[i]!.state,
-        "data-best": i === best,
-        style: `--gd-hue:${number(points[i]!.hue)}`,
-      }),
-    );
+      path = (parts: Point[][]) => parts.flatMap(part => pixels(part).map(at)).join("");
+    const lines = curves.map((curve, i) => {
+      const { parts, leaves } = pieces(curve, scales),
+        style = `--gd-hue:${number(points[i]!.hue)}`;
+      const of = { "data-point": i, "data-state": points[i]!.state, "data-best": i === best, style };
+      return [svgPath("gd-curve", path(parts), of), s("g", of, drawMarks(leaves, [], scales, size))];
+    });
     const dot = s("circle", { class: "gd-readdot", r: 4, visibility: "hidden" });
     const told = best >= 0 ? `, the best is ${points[best]!.label}` : "",
       name = `losses of ${plural(points.length, "point")}${told}`,
