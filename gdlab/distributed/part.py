@@ -21,7 +21,7 @@ import numpy as np
 from gdlab.base.errors import GdlabError, MissingInputError
 from gdlab.base.files import write_file
 from gdlab.base.types import Array
-from gdlab.base.words import listed
+from gdlab.base.words import listed, sig
 from gdlab.distributed import engine_feeds
 from gdlab.distributed.engine import device_name, interrupts
 from gdlab.distributed.meeting import BucketTimes, Meeting, Vote, Wire
