@@ -7,8 +7,18 @@ import { test } from "node:test";
 import { axisEnd, decimated, robustRange, smoothed, ticks } from "../src/panes/chart.ts";
 import { bytes, cell, change, flops, plural, seconds, sig, spokenType, tight, whole } from "../src/doc/format.ts";
 import { orthogonal, smooth } from "../src/draw/paths.ts";
+import { pieces } from "../src/panes/sweep.ts";
 import type { Point } from "../src/live/live.ts";
 import { VERSION } from "../src/doc/version.ts";
+
+test("a curve is broken where it is out of the range, and marked where it leaves it", () => {
+  const scales = { low: 0, high: 2, xs: [], ys: [], left: 0, x: (a: number) => a, y: (b: number) => b };
+  const curve: Point[] = [[0, 1], [1, 5], [2, 9], [3, 7], [4, 1.5], [5, -1]];
+  const { parts, leaves } = pieces(curve, scales);
+  assert.deepEqual(parts, [[[0, 1], [1, 5]], [[3, 7], [4, 1.5], [5, -1]]]);
+  assert.deepEqual(leaves, [[1, 5], [5, -1]]);
+  assert.deepEqual(pieces([[0, 9], [1, 8]], scales), { parts: [], leaves: [[0, 9]] });
+});
 
 test("ticks are round numbers inside the range", () => {
   assert.deepEqual(ticks(0, 400, 4), [0, 100, 200, 300, 400]);

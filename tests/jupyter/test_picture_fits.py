@@ -305,6 +305,37 @@ def test_lanes_wider_than_their_pane_open_with_the_loss_and_its_first_adjoint(pa
     assert camera.evaluate(inside) == [True, True]
 
 
+def gated_steps() -> Graph:
+    """Four steps of a gated recurrent cell: wider than a pane."""
+    with Graph() as g:
+        h = ops.input("h0", (16, 32))
+        weights = {k: (ops.parameter(f"{k}.x", (24, 32)), ops.parameter(f"{k}.h", (32, 32))) for k in "rzn"}
+        for t in range(4):
+            x = ops.input(f"x{t}", (16, 24))
+            r, z = (ops.sigmoid(x @ weights[k][0] + h @ weights[k][1]) for k in "rz")
+            n = ops.tanh(x @ weights["n"][0] + (r * h) @ weights["n"][1])
+            h = z * h + (1 - z) * n
+        g.output((h * h).mean_all())
+    return g
+
+
+def test_a_replay_keeps_the_first_selected_rewrite_in_sight(page: Page) -> None:
+    """The text below it makes the picture shorter, which fits it anew. What is cut is told, as in other pictures."""
+    page.set_viewport_size({"width": 1110, "height": 900})
+    mount(page, shown(gated_steps))
+    open_tab(page, "rewrites")
+    page.locator('[data-pane="rewrites"] tr[data-entity]').last.click()
+    pane = page.locator('[data-pane="scrub"]')
+    settled(page)
+    camera = box_of(pane.locator(".gd-camera"))
+    marked = pane.locator('.gd-node[data-diff="removed"], .gd-node[data-diff="added"]')
+    assert marked.count() > 0
+    shown_boxes = [box_of(marked.nth(k)) for k in range(marked.count())]
+    assert any(camera["x"] <= b["x"] and b["x"] + b["width"] <= camera["x"] + camera["width"] for b in shown_boxes)
+    assert pane.locator(".gd-map").count() == 1 and pane.locator(".gd-more").count() > 0
+    assert pane.locator('[data-command="zoom-fit"]').count() == 1
+
+
 def test_the_tools_of_a_narrow_view_stand_in_one_line_or_two(page: Page) -> None:
     """Docked beside a notebook of 1440 px, and in the cell beside it: no list is narrower than its text."""
     mount(page, shown(networks.mlp, train=True))

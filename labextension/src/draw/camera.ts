@@ -12,7 +12,6 @@ const CLOSEST = 3,
   FARTHEST = 0.02,
   TALLEST = 524,
   SIDE = 16, // of a picture
-  SPARED = 0.6, // the least scale at which two boxes far apart are shown together
   WHOLE_TEXT = 0.85, // a scale at which texts that are larger than the smallest can be read
   EDGE = 3, // pixels that stay free beside what is in sight
   NAMES = 24, // the line with the names of the lanes
@@ -428,7 +427,7 @@ export class Camera {
   #widen(width: number): void {
     const most = (this.across - 2 * EDGE) / width,
       zoom = ZOOMS.find(each => each <= most) ?? most;
-    if (most < this.group.zoom && most >= SPARED) this.group.narrow(zoom);
+    if (most < this.group.zoom && most >= READABLE) this.group.narrow(zoom);
   }
 
   bring({ x, y }: { x: number; y: number }): void {
