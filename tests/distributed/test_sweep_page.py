@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import networks
@@ -11,6 +12,7 @@ from playwright.sync_api import Page, expect
 
 from gdlab.study.study import Study
 from gdlab.view.document.make import graph_doc
+from gdlab.view.picture.sweep_picture import sweep_picture
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,25 @@ def test_a_saved_sweep_is_drawn_without_a_kernel(page: Page, swept: Study) -> No
     page.mouse.click(*end)
     expect(pane.locator("tr[data-selected]")).to_have_attribute("data-point", "0")
     assert page.evaluate(AUDIT) == [] and page.evaluate(CUT) == []
+
+
+def test_a_curve_that_leaves_the_range_is_broken_and_marked(page: Page, swept: Study) -> None:
+    """T5: no flat line at the top of the plot, in the page and in the static picture."""
+    document = swept.doc
+    point = document.data["sweep"]["points"][4]
+    point["curve"] = [[0, 2.0], [20, 1e3], [40, 1e5], [60, 1e7], [80, 1e6], [100, 2.0]]
+    document.data["sweep"] |= {"range": [0.0, 3.0], "log": False}
+    mount(page, document)
+    open_tab(page, "sweep")
+    pane = page.locator('[data-pane="sweep"]')
+    drawn = str(pane.locator('.gd-curve[data-point="4"]').get_attribute("d"))
+    assert (drawn.count("M"), drawn.count("L")) == (2, 2), "down to the border, and back from it"
+    assert pane.locator('g[data-point="4"] .gd-outside').count() == 1
+    picture = sweep_picture(document)
+    path = re.search(r'<path data-point="4" d="([^"]*)"', picture)
+    assert path and (path[1].count("M"), path[1].count("L")) == (4, 2)
+    marks = path and re.search(r'</path><path d="([^"]*)" fill=', picture[path.start() :])
+    assert marks and marks[1].count("h8l-4 -6z") == 1
 
 
 def test_a_live_sweep_moves_and_its_buttons_send(page: Page, swept: Study) -> None:
