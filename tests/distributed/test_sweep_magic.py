@@ -13,6 +13,7 @@ from gdlab.distributed.sweep import made_sweep, sweep_of
 from gdlab.jupyter.commands import COMMANDS
 from gdlab.jupyter.sweeping import rates, seeds
 from gdlab.jupyter.widget import Panel
+from gdlab.base.words import sig
 from gdlab.study.study import Study
 
 
@@ -30,6 +31,7 @@ def test_a_line_makes_a_sweep(shell: Any, study: Study, tmp_path: Path) -> None:
     assert len(found) == 8 and found.count("done") == 8 and found is sweep_of(study)
     assert found[1].settings == {"adam": 1e-3, "init": 0, "alias": False}
     assert "mlp: 8 of 8 points done; best: adam 0.01, init " in done.stdout
+    assert f", loss {sig(found.best().loss)}\n" in done.stdout, "written as in the table"
     assert (
         "image/svg+xml" in done.outputs[0].data and "sweep: 8 points × 20 steps" in done.outputs[0].data["text/plain"]
     )

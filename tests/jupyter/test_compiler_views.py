@@ -14,7 +14,7 @@ import networks
 import pytest
 import view_networks
 from bare_page import AUDIT, live, mount, open_tab, trained
-from browser import box_of
+from browser import box_of, settled
 from playwright.sync_api import Locator, Page, expect
 
 from gdlab import CompileOptions
@@ -455,6 +455,26 @@ def test_what_memory_would_be_without_reuse(page: Page) -> None:
     assert page.evaluate("document.activeElement.dataset.command") == "without-reuse"
     page.locator('[data-command="without-reuse"]').click()
     assert arena.locator(".gd-ghosts").count() == 0
+
+
+def test_no_outline_has_a_negative_width(page: Page) -> None:
+    """Where a dispatch has less than a pixel, as in a large plan."""
+    mount(page, measured()[1])
+    open_tab(page, "arena")
+    page.locator('[data-command="without-reuse"]').click()
+    page.set_viewport_size({"width": 360, "height": 900})
+    settled(page)
+    outlines = page.locator(".gd-ghosts rect")
+    assert outlines.count() > 0
+    assert min(outlines.evaluate_all("all => all.map(each => Number(each.getAttribute('width')))")) >= 0
+
+
+def test_the_space_for_rows_out_of_sight_adds_no_column(page: Page) -> None:
+    mount(page, measured()[1])
+    open_tab(page, "plan")
+    columns = page.locator(".gd-dispatches thead th").count()
+    spans = page.locator(".gd-dispatches tbody td").evaluate_all("all => all.map(each => each.colSpan)")
+    assert len(spans) > columns > 1 and max(spans) <= columns
 
 
 def test_what_is_in_memory_at_the_peak(page: Page) -> None:

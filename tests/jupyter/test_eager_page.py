@@ -48,6 +48,26 @@ def test_the_stepper_moves_through_the_backward_pass_with_its_numbers(page: Page
     assert "op 1 of 4" in stepper.inner_text()
 
 
+def test_long_values_are_cut_and_names_stay(page: Page) -> None:
+    s = EagerSession(device="cpu")
+    rows = [[1.25 * 3 ** (i + j) for j in range(3)] for i in range(2)]
+    y = s.input(rows, "inputs") @ s.param([list(column) for column in zip(*rows, strict=True)], "weights")
+    s.backward((y * y).sum_all())
+    document = tape_doc(s, "net")
+    document.data["view"] = {"overlay": "value"}
+    s.close()
+    mount(page, document)
+    page.locator('[role="tab"][data-tab="grad"]').click()
+    page.locator('[data-command="autodiff"]').fill("-3")
+    found = page.locator(".gd-stepper .gd-row").evaluate_all(
+        "all => all.map(row => { const [, name, value] = row.children, r = row.getBoundingClientRect();"
+        " return [name.getBoundingClientRect().width, r.right - value.getBoundingClientRect().right,"
+        " value.scrollWidth > value.clientWidth, value.title === value.textContent]; })"
+    )
+    assert any(cut for _, _, cut, _ in found), found
+    assert all(name >= 40 and inside >= 0 and whole for name, inside, _, whole in found), found
+
+
 def test_the_stepper_goes_on_into_the_forward_pass_with_the_numbers_of_each_op(page: Page) -> None:
     show_tape(page)
     lanes, stepper = page.locator('[data-pane="lanes"]'), page.locator(".gd-stepper")

@@ -460,6 +460,27 @@ def test_without_a_derivative_the_tab_says_how_to_get_one(page: Page) -> None:
         assert text in page.locator(".gd-panes").inner_text()
 
 
+def test_a_saved_run_says_what_it_was_to_make_and_lists_six_norms_whole(page: Page) -> None:
+    study = Study(networks.mlp(), train=True, device="cpu", name="mlp")
+    study.prepare(feed="random:0", init=0, sgd=0.1)
+    study.runner.break_at("step 3")
+    study.runner.start(10).result()
+    document = study.doc
+    run = document.data["runs"][-1]
+    assert (study.runner.state, run["counters"]["steps"], run["wanted"]) == ("paused", 3, 10)
+    study.close()
+    norm = {"about": None, "steps": [1, 2], "norms": [1.0, 0.5]}
+    run["gradient_norms"] = [{"name": f"w{k}", **norm} for k in range(6)]
+    run["counters"]["submissions"] = 1
+    mount(page, document)
+    open_tab(page, "session")
+    pane = page.locator('[data-pane="session"]')
+    assert "/ 10" in pane.inner_text() and "1 submission," in pane.inner_text()
+    norms = pane.locator(".gd-norms ul")
+    assert norms.locator("li").count() == 6
+    assert norms.evaluate("e => e.scrollHeight <= e.clientHeight")
+
+
 def test_the_panel_tells_the_parts_of_memory_as_the_text_does(page: Page) -> None:
     """view2 §2: inputs, parameters, gradients, optimizer state … in this order, and they add up."""
     study = Study(networks.mlp(), train=True, device="cpu", name="mlp")

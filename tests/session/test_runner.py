@@ -262,6 +262,7 @@ def test_a_closed_runner_ends_its_run_without_an_error(runner: Runner) -> None:
     runner.close()
     runner.wait(future)
     assert runner.state == "closed" and runner.session.closed and runner.session.step_count < 10**6
+    assert [event.text for event in runner.events] == ["closed"]
     for call in (lambda: runner.run(1), lambda: runner.step()):
         with pytest.raises(SessionError, match="run: session: given closed, wanted an open session"):
             call()
