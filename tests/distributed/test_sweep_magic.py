@@ -9,11 +9,11 @@ import networks
 import pytest
 from shells import complete, run
 
+from gdlab.base.words import sig
 from gdlab.distributed.sweep import made_sweep, sweep_of
 from gdlab.jupyter.commands import COMMANDS
 from gdlab.jupyter.sweeping import rates, seeds
 from gdlab.jupyter.widget import Panel
-from gdlab.base.words import sig
 from gdlab.study.study import Study
 
 

@@ -65,7 +65,7 @@ def test_long_values_are_cut_and_names_stay(page: Page) -> None:
         " value.scrollWidth > value.clientWidth, value.title === value.textContent]; })"
     )
     assert any(cut for _, _, cut, _ in found), found
-    assert all(name >= 40 and inside >= 0 and whole for name, inside, _, whole in found), found
+    assert all(name >= 35 and inside >= 0 and whole for name, inside, _, whole in found), found
 
 
 def test_the_stepper_goes_on_into_the_forward_pass_with_the_numbers_of_each_op(page: Page) -> None:

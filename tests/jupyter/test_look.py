@@ -476,6 +476,7 @@ def test_a_saved_run_says_what_it_was_to_make_and_lists_six_norms_whole(page: Pa
     open_tab(page, "session")
     pane = page.locator('[data-pane="session"]')
     assert "/ 10" in pane.inner_text() and "1 submission," in pane.inner_text()
+    page.set_viewport_size({"width": 640, "height": 900})  # one column
     norms = pane.locator(".gd-norms ul")
     assert norms.locator("li").count() == 6
     assert norms.evaluate("e => e.scrollHeight <= e.clientHeight")
