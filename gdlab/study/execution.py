@@ -211,14 +211,14 @@ class Execution:
             return
         batches = self.runner.feed if feed is None else make_feed(feed, self.pipeline.graph)
         self.runner.refuse_while_running("new settings")
-        rules = [optimizer(f"set_{name}", rule, lr=rate) for name, rule, rate in
-                 (("learning_rate", "sgd", sgd), ("adam", "adam", adam)) if rate is not None]  # fmt: skip
+        rates = (("set_learning_rate", "sgd", sgd), ("set_adam", "adam", adam))
+        rules = {where: optimizer(where, rule, lr=rate) for where, rule, rate in rates if rate is not None}
         if init is not None:
             self.session.values.check_seed(init)
         if until is not None:
             self.runner.set_until(until)
-        for rule in rules:
-            self.session.set_optimizer(rule)
+        for where, rule in rules.items():
+            self.session.updates.configure(where, rule)
         if init is not None:
             self.session.initialize(init)
         self.runner.feed = batches  # last: the rest may refuse
