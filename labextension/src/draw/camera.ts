@@ -28,13 +28,13 @@ export interface Sheets {
   layout(density: number): Layout;
   draw(layout: Layout): Picture;
   /** Called when another density is shown. */
-  taken(layout: Layout): void;
+  taken?(layout: Layout): void;
   /** The foot of the row that the picture opens at; null: its top. */
-  foot(layout: Layout): number | null;
+  foot?(layout: Layout): number | null;
   /** Whether a node of the layout is not drawn now. */
   gone?(node: number): boolean;
   /** Called when no density fits; true if another picture will follow. */
-  fold(): boolean;
+  fold?(): boolean;
 }
 
 export class CameraGroup {
@@ -267,7 +267,7 @@ export class Camera {
       { bracketed = false } = this.picture,
       places = placesOf(layout).concat(holesOf(layout), lines ? linesOf(layout) : []),
       pane = { across: this.across, down: this.#high - this.head, margin: this.#margin, bracketed };
-    return fits(places, this.#sheets!.foot(layout), pane, zoom);
+    return fits(places, this.#sheets!.foot?.(layout) ?? null, pane, zoom);
   }
 
   /** The largest of these scales at which the fullest density fits that fits at any; 0: none does. */
@@ -295,7 +295,7 @@ export class Camera {
   fold(): boolean {
     if (this.#folded) return false;
     this.#folded = true;
-    return this.#sheets?.fold() ?? false;
+    return this.#sheets?.fold?.() ?? false;
   }
 
   /** Show the graph at another density. */
@@ -307,7 +307,7 @@ export class Camera {
     this.density = density;
     this.#take(this.#sheets.draw(layout), layout);
     if (!fresh) this.#world.replaceChildren();
-    this.#sheets.taken(layout);
+    this.#sheets.taken?.(layout);
   }
 
   destroy(): void {
@@ -430,6 +430,12 @@ export class Camera {
     if (most < this.group.zoom && most >= READABLE) this.group.narrow(zoom);
   }
 
+  /** Go to the first of these that is drawn, unless one of them is in sight. */
+  seek(entities: readonly string[]): void {
+    const places = entities.flatMap(each => this.picture.placeOf(each) ?? []);
+    if (places[0] && !places.some(place => this.inSight(place))) this.bring(places[0]);
+  }
+
   bring({ x, y }: { x: number; y: number }): void {
     const { zoom } = this.group,
       { left, right } = this.sight;
@@ -451,7 +457,7 @@ export class Camera {
 
   /** The top of what is in sight at the beginning, in the picture's units. */
   get #start(): number {
-    const foot = this.#layout && this.#sheets!.foot(this.#layout);
+    const foot = this.#layout && (this.#sheets!.foot?.(this.#layout) ?? null);
     if (foot === null) return 0;
     const [top] = opening(foot - this.picture.top, this.#high - this.head, this.group.zoom);
     return Math.max(0, top);

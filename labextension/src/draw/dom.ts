@@ -40,10 +40,10 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
-/** The commonest elements, by their class: `span("gd-muted", "12 nodes")`. */
 /** The classes of a small button. */
 export const SMALL_BUTTON = "gd-button gd-small";
 
+/** The commonest elements, by their class: `span("gd-muted", "12 nodes")`. */
 export const span = (name: string, ...children: Child[]): HTMLSpanElement => h("span", { class: name }, ...children);
 export const div = (name: string, ...children: Child[]): HTMLDivElement => h("div", { class: name }, ...children);
 export const paragraph = (name: string, ...children: Child[]): HTMLParagraphElement =>
@@ -93,6 +93,25 @@ export function listen<K extends keyof Events>(
   options?: AddEventListenerOptions,
 ): void {
   element.addEventListener(name, listener as EventListener, options);
+}
+
+/** Call back with the width of an element in whole pixels while it is shown, when it changed by more than one. */
+export function onWidth(element: Element, changed: (width: number) => void): ResizeObserver {
+  let before = 0;
+  const observer = new ResizeObserver(([entry]) => {
+    const width = Math.floor(entry!.contentRect.width);
+    if (width === 0 || Math.abs(width - before) <= 1) return;
+    changed((before = width));
+  });
+  observer.observe(element);
+  return observer;
+}
+
+/** Call back with the element in `element` that is under the pointer or has the focus; with null when it has left. */
+export function pointed(element: Element, changed: (target: Element | null) => void): void {
+  for (const kind of ["pointerover", "focusin"] as const)
+    listen(element, kind, event => changed(event.target as Element));
+  for (const kind of ["pointerleave", "focusout"] as const) listen(element, kind, () => changed(null));
 }
 
 /** Keep an event from the page: it has been handled here. */

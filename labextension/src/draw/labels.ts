@@ -1,11 +1,12 @@
 // Name nodes: letters and classes of families, shortened texts, names for screen readers, tooltips; walk along edges.
 
+import { engine } from "layout-engine";
 import { drawable, typeText, type GraphDoc, type NodeRecord, type Stage } from "../doc/doc.ts";
 import { plural, spokenType } from "../doc/format.ts";
 import { shortNames } from "../doc/shortnames.ts";
 import { s } from "./dom.ts";
 
-export { cut, cutLeft } from "../doc/pilltext.ts";
+export const { cut, cutLeft, pillLabel, pillTail } = engine(); // the layouts measure these texts
 
 export const LETTERS: Record<string, string> = {
   leaf: "L",

@@ -35,7 +35,7 @@ export class More {
     this.#chips.forEach((chip, i) => {
       const count = across > 0 ? gone[i]! : 0;
       chip.hidden = count === 0;
-      chip.textContent = i === 0 ? `← ${count} more` : `→ ${count} more`;
+      chip.textContent = `${"←→"[i]} ${count} more`;
       chip.ariaLabel = `${count} more at the ${i === 0 ? "left" : "right"}: show`;
     });
   }

@@ -16,6 +16,7 @@ import { cast, chainsOf, column, Rowed, Sheet, sink, unique, words } from "./box
 import type { Cast, Column, Drawn } from "./boxes.ts";
 import { most, tracks, type Pair } from "./rows.ts";
 
+export { cut, cutLeft, pillLabel, pillTail } from "../doc/pilltext.ts";
 export { chainsOf } from "./boxes.ts";
 export { place } from "./rows.ts";
 export type Engine = "layered" | "lanes";

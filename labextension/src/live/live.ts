@@ -46,7 +46,17 @@ const NO_COUNTERS: Counters = {
   steps_per_second: 0,
 };
 
+/** What frames leave out where there is nothing of it. */
+const SOME = {
+  under_way: -1,
+  timed: false,
+  norms_left_out: 0,
+  watches: [],
+  breaks: [],
+};
+
 export const noSession: Live = {
+  ...SOME,
   state: "none",
   reason: "",
   step: 0,
@@ -60,12 +70,7 @@ export const noSession: Live = {
   watch: "",
   dispatch: -1,
   place: "",
-  under_way: -1,
-  timed: false,
   norms: [],
-  norms_left_out: 0,
-  watches: [],
-  breaks: [],
   engines: null,
   events: [],
   error: "",
@@ -111,51 +116,17 @@ const readPoints = (loss: unknown[]): Point[] =>
 /** Take in a metrics frame; a frame that was overtaken only adds points, because its other figures are older than those
  * shown. */
 export function withMetrics(live: Live, metrics: Metrics): Live {
-  const fresh = readPoints(metrics.loss);
-  if (!metrics.full && metrics.frame <= live.frame) return { ...live, points: merged(live.points, fresh) };
-  const {
-    state,
-    reason,
-    step,
-    wanted,
-    frame,
-    memory,
-    device,
-    optimizer,
-    watch,
-    dispatch,
-    place,
-    under_way = -1,
-    timed = false,
-    norms,
-    norms_left_out = 0,
-    watches = [],
-    breaks = [],
-    engines = null,
-  } = metrics;
-  const points = metrics.full ? merged([], fresh) : merged(live.points, fresh);
+  const { type: _, loss, full, norms, counters, engines, ...told } = metrics;
+  const fresh = readPoints(loss);
+  if (!full && told.frame <= live.frame) return { ...live, points: merged(live.points, fresh) };
   return {
     ...live,
-    state,
-    reason,
-    step,
-    wanted,
-    frame,
-    memory,
-    device,
-    optimizer,
-    watch,
-    dispatch,
-    place,
-    under_way,
-    timed,
-    norms: norms ?? (metrics.full ? [] : live.norms),
-    norms_left_out,
-    watches,
-    breaks,
-    engines: engines as EnginesSection | null,
-    points,
-    counters: { ...NO_COUNTERS, ...metrics.counters },
+    ...SOME,
+    ...told,
+    norms: norms ?? (full ? [] : live.norms),
+    engines: (engines ?? null) as EnginesSection | null,
+    points: merged(full ? [] : live.points, fresh),
+    counters: { ...NO_COUNTERS, ...counters },
   };
 }
 

@@ -3,7 +3,7 @@
 import { nodeName, type Plan } from "../doc/doc.ts";
 import { bytes, plural } from "../doc/format.ts";
 import { indexesOf, users } from "../doc/select.ts";
-import { all, boxOf, div, h, listen, replace, reveal, SMALL_BUTTON, span, type Child } from "../draw/dom.ts";
+import { all, boxOf, div, h, listen, onWidth, replace, reveal, SMALL_BUTTON, span, type Child } from "../draw/dom.ts";
 import { arrange } from "../layout/slots.ts";
 import { edgePicture } from "./edge.ts";
 import { ArenaPicture, reuse } from "./arena_picture.ts";
@@ -95,13 +95,10 @@ class ArenaPane implements Pane {
     this.#context = context;
     this.#plan = plan;
     this.el = frame(arenaPane, "", [this.#holder, this.#buffer]);
-    this.#observer = new ResizeObserver(([entry]) => {
-      const width = Math.max(NARROWEST, Math.floor(entry!.contentRect.width));
-      if (Math.abs(width - this.#width) <= 1) return;
-      this.#width = width;
+    this.#observer = onWidth(this.#holder, width => {
+      this.#width = Math.max(NARROWEST, width);
       this.#draw();
     });
-    this.#observer.observe(this.#holder);
     this.#draw();
   }
 

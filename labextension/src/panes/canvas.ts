@@ -59,10 +59,7 @@ export class Canvas {
       densities: [0],
       layout: () => layout,
       draw: () => picture,
-      taken: () => {},
-      foot: () => null,
       gone: index => Boolean(dress.node?.(index)["data-gone"]),
-      fold: () => false,
     };
     const camera = new Camera(this.#group, picture, this.#label, () => this.#context.redrawn(this.#key), sheets);
     this.#picture = picture;
@@ -88,15 +85,11 @@ export class Canvas {
     const camera = this.#camera;
     const picture = this.#picture;
     if (!camera || !picture) return;
-    const places = entities.map(each => picture.placeOf(each)).filter(place => place !== null);
-    camera.gather(places);
+    camera.gather(entities.flatMap(each => picture.placeOf(each) ?? []));
   }
 
-  /** Go to the first of these that is drawn, unless one of them is in sight. */
   seek(entities: readonly string[]): void {
-    const camera = this.#camera;
-    const places = entities.map(each => this.#picture?.placeOf(each) ?? null).filter(place => place !== null);
-    if (camera && places.length > 0 && !places.some(place => camera.inSight(place))) camera.bring(places[0]!);
+    this.#camera?.seek(entities);
   }
 
   join(lit: ReadonlySet<string>): void {

@@ -109,13 +109,11 @@ export interface Scales {
   y(loss: number): number;
 }
 
-function scalesOf(runs: readonly (readonly Point[])[], wanted: number, size: Size, label: Label): Scales {
-  const { width, height, log } = size;
-  const losses = runs.flatMap(run => run.map(point => point[1]));
-  const [low, high] = robustRange(losses, log);
-  const most = axisEnd(Math.max(0, ...runs.map(run => run.at(-1)?.[0] ?? 0)), wanted);
-  const ys = ticks(low, high, Math.max(2, Math.floor(height / 44)));
-  const left = 14 + 6.5 * ys.reduce((longest, tick) => Math.max(longest, label(tick).length), 4);
+/** The scales of a plot: losses in a range, steps from 0 to `most`, `left` pixels for the labels of `ys`. */
+export function scalesIn(range: readonly number[], most: number, size: Size, left: number, ys: number[]): Scales {
+  const { width, height } = size,
+    [low, high] = range as [number, number],
+    inside = (loss: number) => Math.min(high, Math.max(low, loss));
   return {
     xs: ticks(0, most, Math.max(2, Math.floor(width / 90))),
     ys,
@@ -123,8 +121,36 @@ function scalesOf(runs: readonly (readonly Point[])[], wanted: number, size: Siz
     low,
     high,
     x: step => left + ((width - left - RIGHT) * step) / most,
-    y: loss => height - BOTTOM - ((height - TOP - BOTTOM) * (Math.min(high, Math.max(low, loss)) - low)) / (high - low),
+    y: loss => height - BOTTOM - ((height - TOP - BOTTOM) * (inside(loss) - low)) / (high - low || 1),
   };
+}
+
+/** A line through points, as a path. */
+export const lineOf = (points: readonly Point[], { x, y }: Scales): string =>
+  points.map(([step, loss], i) => `${i ? "L" : "M"}${x(step).toFixed(1)} ${y(loss).toFixed(1)}`).join("");
+
+/** An empty plot, whose content is told by `label`. */
+export const plot = (label: string, { width, height }: Size, ...content: Child[]): SVGSVGElement =>
+  s(
+    "svg",
+    { class: "gd-chart", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
+    ...content,
+  );
+
+/** Move the dot of a plot's read-out. */
+export function moveDot(dot: Element, x: number, y: number): void {
+  dot.setAttribute("cx", String(x));
+  dot.setAttribute("cy", String(y));
+}
+
+function scalesOf(runs: readonly (readonly Point[])[], wanted: number, size: Size, label: Label): Scales {
+  const { height, log } = size;
+  const losses = runs.flatMap(run => run.map(point => point[1]));
+  const range = robustRange(losses, log);
+  const most = axisEnd(Math.max(0, ...runs.map(run => run.at(-1)?.[0] ?? 0)), wanted);
+  const ys = ticks(...range, Math.max(2, Math.floor(height / 44)));
+  const left = 14 + 6.5 * ys.reduce((longest, tick) => Math.max(longest, label(tick).length), 4);
+  return scalesIn(range, most, size, left, ys);
 }
 
 /** The step at which a run began, and its words. */
@@ -199,8 +225,7 @@ function readOut(given: readonly Point[], scales: Scales, { width, log }: Size):
     const [step, loss] = near,
       x = scales.x(step),
       right = x > width / 2;
-    dot.setAttribute("cx", String(x));
-    dot.setAttribute("cy", String(Number.isFinite(loss) ? scales.y(log ? Math.log10(loss) : loss) : TOP));
+    moveDot(dot, x, Number.isFinite(loss) ? scales.y(log ? Math.log10(loss) : loss) : TOP);
     words.setAttribute("x", String(x + (right ? -8 : 8)));
     words.setAttribute("text-anchor", right ? "end" : "start");
     words.textContent = `step ${whole(step)}: loss ${sig(loss)}`;
@@ -231,11 +256,8 @@ export function drawChart(
   const inside = points.filter(([, loss]) => loss >= low && loss <= high);
   const smooth = smoothed(inside, Math.max(1, Math.min(20, points.length / 30)));
   const path = (name: string, curve: readonly Point[], dashes: string | null = null) => {
-    const at = ([step, loss]: Point, i: number) => `${i === 0 ? "M" : "L"}${x(step).toFixed(1)} ${y(loss).toFixed(1)}`;
-    const d = decimated(curve, Math.max(50, Math.floor(width / 2)))
-      .map(at)
-      .join("");
-    return svgPath(name, d, { "stroke-dasharray": dashes });
+    const few = decimated(curve, Math.max(50, Math.floor(width / 2)));
+    return svgPath(name, lineOf(few, scales), { "stroke-dasharray": dashes });
   };
   const finite = points.filter(hasLoss);
   const [first, last, head] = [finite[0], finite.at(-1), smooth.at(-1)];
@@ -244,9 +266,9 @@ export function drawChart(
     ? `loss ${label(last[1])} at step ${last[0]}, from ${label(first![1])} at step ${first![0]}`
     : "loss: no points yet";
   const { el, read } = readOut(given, scales, size);
-  const svg = s(
-    "svg",
-    { class: "gd-chart", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": name },
+  const svg = plot(
+    name,
+    size,
     drawAxes(scales, size, label),
     earlier.map((curve, i) => {
       const dashes = DASHES[i % 4]!;

@@ -193,9 +193,7 @@ class PicturePane implements Pane {
 
   /** Go to the first hit of this picture, unless one of them is in sight. */
   seek(hits: readonly string[]): void {
-    const camera = this.#camera;
-    const places = hits.map(each => this.#picture?.placeOf(each) ?? null).filter(place => place !== null);
-    if (camera && places.length > 0 && !places.some(place => camera.inSight(place))) camera.bring(places[0]!);
+    this.#camera?.seek(hits);
   }
 
   destroy(): void {
@@ -511,7 +509,7 @@ class PicturePane implements Pane {
       camera.gather(stepped.flatMap(entity => picture.placeOf(entity) ?? []));
       return picture.culled;
     }
-    const places = [...lit].map(entity => picture.placeOf(entity)).filter(place => place !== null);
+    const places = [...lit].flatMap(entity => picture.placeOf(entity) ?? []);
     if (places.length === 0 || places.some(place => camera.inSight(place))) return false;
     camera.bring(places.reduce((a, b) => (b.y < a.y ? b : a)));
     return true;

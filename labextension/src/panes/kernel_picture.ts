@@ -3,7 +3,7 @@
 
 import type { Covers, KernelRecord } from "../doc/records.ts";
 import { plural, whole } from "../doc/format.ts";
-import { all, div, h, paragraph, replace, s, setFlag, svgPath, type Child } from "../draw/dom.ts";
+import { all, div, h, paragraph, pointed, replace, s, setFlag, svgPath, type Child } from "../draw/dom.ts";
 import { areaOf, axis, elementsOf, fitted, movedTo, runOf, tilesOf, windowOf } from "../layout/kernel_tiles.ts";
 import type { Area, Slot, Tiles } from "../layout/kernel_tiles.ts";
 
@@ -471,11 +471,9 @@ export function kernelPicture(
   });
   const list = h("div", { class: "gd-kparts", role: "group", "aria-label": "parts of the work" }, ...buttons);
   const el = div("gd-kernelside", drawing.svg, paragraph("gd-kwhy", why), list);
-  const tell = (event: Event) => {
-    const name = (event.target as Element).closest("[data-part]")?.getAttribute("data-part");
+  pointed(el, target => {
+    const name = target?.closest("[data-part]")?.getAttribute("data-part");
     over(name ? [name] : []);
-  };
-  for (const kind of ["pointerover", "focusin"]) el.addEventListener(kind, tell);
-  for (const kind of ["pointerleave", "focusout"]) el.addEventListener(kind, () => over([]));
+  });
   return { el, light: lit => lightParts(el, lit) };
 }

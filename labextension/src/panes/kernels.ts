@@ -4,7 +4,7 @@
 import type { GraphDoc, KernelRecord, Plan } from "../doc/doc.ts";
 import { plural, seconds, whole } from "../doc/format.ts";
 import { parseEntity } from "../doc/select.ts";
-import { all, div, h, replace, setFlag, span, type Child } from "../draw/dom.ts";
+import { all, div, h, pointed, replace, setFlag, span, type Child } from "../draw/dom.ts";
 import { familyClass } from "../draw/graph.ts";
 import { partsOfLines } from "../layout/kernel_tiles.ts";
 import { kernelPicture } from "./kernel_picture.ts";
@@ -132,9 +132,7 @@ function withPicture(plan: Plan, kernel: KernelRecord, index: number, lines: HTM
   const go = (part: string): void => rows.find(row => ofLine(row).includes(part))?.scrollIntoView({ block: "center" });
   const picture = kernelPicture(kernel, operandNames(plan, kernel, index), light, go);
   if (!picture) return lines;
-  const over = (event: Event): void => light(ofLine((event.target as Element).closest(".gd-line")));
-  for (const kind of ["pointerover", "focusin"]) lines.addEventListener(kind, over);
-  for (const kind of ["pointerleave", "focusout"]) lines.addEventListener(kind, () => light([]));
+  pointed(lines, target => light(ofLine(target?.closest(".gd-line"))));
   return div("gd-kernelbody", picture.el, lines);
 }
 

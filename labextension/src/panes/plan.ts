@@ -4,7 +4,7 @@ import type { Missed, Plan } from "../doc/doc.ts";
 import { plural } from "../doc/format.ts";
 import { indexesOf } from "../doc/select.ts";
 import { basisOf } from "../layout/timeline.ts";
-import { h, replace, span, type Child } from "../draw/dom.ts";
+import { h, onWidth, replace, span, type Child } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
 import type { Live } from "../live/live.ts";
 import { asking, enliven } from "./ask.ts";
@@ -109,13 +109,11 @@ class PlanPane implements Pane {
       () => ({ steps: 3 }),
       () => {},
     );
-    this.#observer = new ResizeObserver(([entry]) => {
-      const width = Math.floor(entry!.contentRect.width);
-      if (Math.abs(width - this.#width) <= 1 || width < 80) return;
+    this.#observer = onWidth(this.#box, width => {
+      if (width < 80) return;
       this.#width = width;
       this.#drawTime();
     });
-    this.#observer.observe(this.#box);
     this.#draw();
   }
 

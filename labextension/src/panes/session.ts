@@ -2,7 +2,7 @@
 
 import { sig, whole } from "../doc/format.ts";
 import { indexesOf } from "../doc/select.ts";
-import { boxOf, div, h, listen, replace, setFlag, span, write } from "../draw/dom.ts";
+import { boxOf, div, h, listen, onWidth, replace, setFlag, span, write } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
 import type { Live } from "../live/live.ts";
 import { drawChart, type Began, type Chart } from "./chart.ts";
@@ -90,13 +90,10 @@ class SessionPanel implements Pane {
     const parts = [this.#controls.el, this.#message, this.#hint, this.#shown];
     this.el = frame(sessionPane, "", [body({ class: "gd-session" }, ...parts)]);
     this.#drawScale();
-    this.#observer = new ResizeObserver(([entry]) => {
-      const width = Math.floor(entry!.contentRect.width);
-      if (Math.abs(width - this.#width) <= 1) return;
+    this.#observer = onWidth(this.#chart, width => {
       this.#width = width;
       this.#drawChart();
     });
-    this.#observer.observe(this.#chart);
     listen(this.#chart, "pointermove", event => this.#picture?.read(event.clientX - boxOf(this.#chart).left));
     listen(this.#chart, "pointerleave", () => this.#picture?.read(-Infinity));
     this.live(context.live(), context.host());

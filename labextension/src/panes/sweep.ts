@@ -2,14 +2,15 @@
 
 import { number, type SweepPoint, type SweepSection } from "../doc/doc.ts";
 import { plural, sig, whole } from "../doc/format.ts";
-import { all, boxOf, div, h, listen, replace, s, setFlag, span, svgPath, td, write } from "../draw/dom.ts";
-import { SMALL_BUTTON } from "../draw/dom.ts";
+import { all, boxOf, div, h, listen, onWidth, replace, s, setFlag, SMALL_BUTTON } from "../draw/dom.ts";
+import { span, svgPath, td, write } from "../draw/dom.ts";
 import type { Host } from "../live/host.ts";
 import type { Live, Point } from "../live/live.ts";
 import { asking, enliven } from "./ask.ts";
-import { axisEnd, drawAxes, drawMarks, ticks, type Scales } from "./chart.ts";
+import { axisEnd, drawAxes, drawMarks, lineOf, moveDot, plot, scalesIn, ticks } from "./chart.ts";
+import type { Scales, Size } from "./chart.ts";
 import { body, button, empty, frame, pane, table, type Context, type Pane, type PaneRecord } from "./pane.ts";
-import { opening } from "./state.ts";
+import { showing } from "./whatif.ts";
 
 const HEIGHT = 260,
   NEAR = 40; // pixels between the pointer and a curve
@@ -53,21 +54,11 @@ export function nearest(curves: readonly (readonly Point[])[], at: number, heigh
 }
 
 /** The scales of the plot, whose range is in the document. */
-function scalesOf({ range, log, points }: SweepSection, width: number): Scales {
+function scalesOf({ range, log, points }: SweepSection, size: Size): Scales {
   const [low, high] = range.map(each => (log ? Math.log10(number(each)) : number(each))) as [number, number];
   const most = axisEnd(Math.max(0, ...points.map(each => each.steps)), Math.max(...points.map(each => each.wanted)));
   const powers = ticks(low, high).filter(each => !log || Number.isInteger(each));
-  const left = 72;
-  const inside = (loss: number) => Math.min(high, Math.max(low, loss));
-  return {
-    xs: ticks(0, most, Math.max(2, Math.floor(width / 90))),
-    ys: powers.length > 1 ? powers : ticks(low, high),
-    left,
-    low,
-    high,
-    x: step => left + ((width - left - 18) * step) / most,
-    y: loss => HEIGHT - 24 - ((HEIGHT - 36) * (inside(loss) - low)) / (high - low || 1),
-  };
+  return scalesIn([low, high], most, size, 72, powers.length > 1 ? powers : ticks(low, high));
 }
 
 /** A button of the whole sweep; `told` says what it does. */
@@ -113,13 +104,10 @@ class SweepPanel implements Pane {
     const command = h("code", null, `%graph_sweep ${context.doc.title || "NAME"} 1000 --adam 1e-3,3e-3`);
     this.#none = empty("No sweep yet. ", command, " makes one.");
     this.el = frame(sweepPane, "", [body({ class: "gd-sweep" }, this.#none, this.#shown)]);
-    this.#observer = new ResizeObserver(([entry]) => {
-      const width = Math.floor(entry!.contentRect.width);
-      if (Math.abs(width - this.#width) <= 1) return;
+    this.#observer = onWidth(this.#chart, width => {
       this.#width = width;
       this.#draw();
     });
-    this.#observer.observe(this.#chart);
     listen(this.#chart, "pointermove", event => this.#point(event));
     listen(this.#chart, "pointerleave", () => this.#light(-1));
     listen(this.#chart, "click", event => this.#choose(this.#at(event)?.[0] ?? -1));
@@ -201,13 +189,9 @@ class SweepPanel implements Pane {
   /** A button that opens a point as a variant. */
   #opener(i: number): HTMLButtonElement {
     const context = this.#context;
-    const shown = ({ name }: Record<string, unknown>) => {
-      context.doc.view = { ...context.doc.view, variant: String(name) };
-      context.act(opening("diff"));
-    };
     const told = "opens this point as a variant, in the Diff tab";
     const args = () => ({ do: "open", point: i });
-    return asking(context, "sweep", `point ${i} in the Diff tab`, "Diff", told, args, shown, "open_point");
+    return asking(context, "sweep", `point ${i} in the Diff tab`, "Diff", told, args, showing(context), "open_point");
   }
 
   #write(data: SweepSection): void {
@@ -239,32 +223,22 @@ class SweepPanel implements Pane {
     if (this.#width < 50 || !this.#data) return;
     const data = this.#data,
       { points, best, log } = data;
-    const scales = scalesOf(data, this.#width);
-    const curves = points.map(point => scaled(point, log)),
-      pixels = (curve: readonly Point[]) => curve.map(([step, loss]): Point => [scales.x(step), scales.y(loss)]);
-    this.#curves = curves.map(pixels);
+    const size = { width: this.#width, height: HEIGHT, log },
+      scales = scalesOf(data, size);
+    const curves = points.map(point => scaled(point, log));
+    this.#curves = curves.map(curve => curve.map(([step, loss]) => [scales.x(step), scales.y(loss)]));
     const label = (value: number) => sig(log ? 10 ** value : value);
-    const size = { width: this.#width, height: HEIGHT, log };
-    const at = ([x, y]: Point, k: number) => `${k ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`,
-      path = (parts: Point[][]) => parts.flatMap(part => pixels(part).map(at)).join("");
     const lines = curves.map((curve, i) => {
       const { parts, leaves } = pieces(curve, scales),
         style = `--gd-hue:${number(points[i]!.hue)}`;
       const of = { "data-point": i, "data-state": points[i]!.state, "data-best": i === best, style };
-      return [svgPath("gd-curve", path(parts), of), s("g", of, drawMarks(leaves, [], scales, size))];
+      const line = parts.map(part => lineOf(part, scales)).join("");
+      return [svgPath("gd-curve", line, of), s("g", of, drawMarks(leaves, [], scales, size))];
     });
     const dot = s("circle", { class: "gd-readdot", r: 4, visibility: "hidden" });
     const told = best >= 0 ? `, the best is ${points[best]!.label}` : "",
-      name = `losses of ${plural(points.length, "point")}${told}`,
-      viewBox = `0 0 ${this.#width} ${HEIGHT}`;
-    const svg = s(
-      "svg",
-      { class: "gd-chart", width: this.#width, height: HEIGHT, viewBox, role: "img", "aria-label": name },
-      drawAxes(scales, size, label),
-      lines,
-      dot,
-    );
-    this.#chart.replaceChildren(svg);
+      name = `losses of ${plural(points.length, "point")}${told}`;
+    this.#chart.replaceChildren(plot(name, size, drawAxes(scales, size, label), lines, dot));
     this.#mark();
   }
 
@@ -277,11 +251,7 @@ class SweepPanel implements Pane {
     const near = this.#at(event),
       dot = this.#chart.querySelector(".gd-readdot");
     dot?.setAttribute("visibility", near ? "visible" : "hidden");
-    if (near) {
-      const [x, y] = this.#curves[near[0]]![near[1]]!;
-      dot?.setAttribute("cx", String(x));
-      dot?.setAttribute("cy", String(y));
-    }
+    if (near && dot) moveDot(dot, ...this.#curves[near[0]]![near[1]]!);
     this.#light(near?.[0] ?? -1, near?.[1]);
   }
 

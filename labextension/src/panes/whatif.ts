@@ -14,6 +14,14 @@ const SWITCHES: [key: string, text: string, on: boolean][] = [
   ["serial", "serial", false],
 ];
 
+/** Show the variant of an answer in the Diff tab. */
+export const showing =
+  (context: Context) =>
+  ({ name }: Record<string, unknown>): void => {
+    context.doc.view = { ...context.doc.view, variant: String(name) };
+    context.act(opening("diff"));
+  };
+
 /** Make a variant and show its graph. */
 export const making = (
   context: Context,
@@ -29,10 +37,7 @@ export const making = (
     text,
     "optimizes again, as a variant beside this one",
     args,
-    ({ name }) => {
-      context.doc.view = { ...context.doc.view, variant: String(name) };
-      context.act(opening("diff"));
-    },
+    showing(context),
     key,
   );
 
