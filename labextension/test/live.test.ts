@@ -2,8 +2,8 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { merged, primary, refusal, thinned, type Point } from "../src/live/live.ts";
-import type { CommandName, State } from "../src/live/messages.ts";
+import { merged, noSession, primary, refusal, thinned, withMetrics, type Point } from "../src/live/live.ts";
+import type { CommandName, Metrics, State } from "../src/live/messages.ts";
 
 test("buttons act as the table says", () => {
   const acts = (state: State) =>
@@ -45,4 +45,19 @@ test("merging the same points twice changes nothing", () => {
     [3, 9],
     [5, 1],
   ]);
+});
+
+test("a frame replaces what it tells; what it leaves out is not there", () => {
+  const row = { id: 1, text: "loss > 1", hits: 0 },
+    before = { ...noSession, frame: 3, timed: true, norms_left_out: 2, breaks: [row], under_way: 5, error: "kept" };
+  const frame = { type: "metrics", frame: 4, step: 9, loss: [[8, 2], [9, "nan"]], full: false, counters: { steps: 9 } },
+    after = withMetrics(before, frame as unknown as Metrics);
+  const { type, loss, full, counters, ...told } = frame;
+  assert.deepEqual(after, {
+    ...noSession,
+    ...told,
+    error: "kept",
+    counters: { ...noSession.counters, ...counters },
+    points: [[8, 2], [9, NaN]],
+  });
 });

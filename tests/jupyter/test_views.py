@@ -187,6 +187,9 @@ def test_a_search_goes_to_the_first_hit_of_a_large_picture(page: Page) -> None:
     page.locator(".gd-tools .gd-search").fill("no such name")
     page.locator(".gd-hits", has_text="0 found").wait_for()
     assert camera.evaluate("e => e.scrollTop") == at
+    page.locator(".gd-tools .gd-search").fill("dtype:f32")
+    page.locator(".gd-hits", has_text=re.compile(r"1\d\d found")).wait_for()
+    assert camera.evaluate("e => e.scrollTop") == at  # a hit is in sight, if not the first
 
 
 def test_the_loss_chart_grows_marks_and_can_be_read(page: Page) -> None:
