@@ -28,6 +28,7 @@ from gdlab.base.errors import (
     StaleViewWarning,
     unknown_name,
 )
+from gdlab.base.files import open_regular
 from gdlab.base.formats import check_boundary, from_bytes
 from gdlab.base.formats.packed_bytes import Packed
 from gdlab.base.kinds import FLAG, MAPPING, PATH, SEVERAL, either, kinds
@@ -1029,6 +1030,8 @@ def _file(path: str | os.PathLike[str]) -> dict[str, Array]:
     from safetensors.numpy import load_file
 
     try:
-        return dict(load_file(path))
-    except (OSError, SafetensorError) as error:
-        raise LoadError("load_params", f"file {os.fspath(path)}", str(error), "a safetensors file") from None
+        with open_regular(path):  # the library would wait for a pipe
+            return dict(load_file(path))
+    except (OSError, SafetensorError, TypeError, AttributeError) as error:  # the last two: dtypes that NumPy lacks
+        wanted = "a safetensors file of NumPy's dtypes (gd.load_safetensors reads BF16)"
+        raise LoadError("load_params", f"file {os.fspath(path)}", str(error), wanted) from None

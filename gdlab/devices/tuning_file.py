@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gdlab.base.errors import ArgumentError
+from gdlab.base.files import open_regular
 from gdlab.base.words import clipped
 from gdlab.devices.base import DeviceInfo
 from gdlab.op.machines import calibration_file
@@ -69,7 +70,7 @@ def kept_kernels(info: DeviceInfo) -> dict[str, TunedKernel]:
     """Return what was measured on an adapter, by kernel; nothing (and a warning) where its file cannot be used."""
     try:
         path = tuning_path(info)
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(_MOST_BYTES + 1)
     except FileNotFoundError:
         return {}

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gdlab.base.errors import GdlabError
+from gdlab.base.files import open_regular
 from gdlab.graph import Graph
 from gdlab.op.cost import Roofline
 from gdlab.plan.codec import plan_of, to_json
@@ -60,7 +61,8 @@ def load(path: str | os.PathLike[str], key: str, graph: Graph) -> Cached | None:
     """Return the plan of this key from the file, with the sources of `graph`; None (and a warning, where the file is
     damaged) if it holds nothing."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with open_regular(path) as file:
+            text = file.read().decode()
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, CheckpointError
+from gdlab.base.files import open_regular
 from gdlab.base.types import Array, DType, TensorType
 from gdlab.base.words import listed
 from gdlab.plan.records import Place
@@ -278,7 +279,8 @@ def digest(metadata: Mapping[str, str], entries: Iterable[tuple[str, HeaderEntry
 def read(path: Path, wanted: Mapping[str, Any]) -> CheckpointContent:
     """Return the content of a checkpoint that fits the layout; everything is checked first."""
     try:
-        data = path.read_bytes()
+        with open_regular(path) as file:
+            data = file.read()
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         raise _bad(repr(str(path)), _reason(error), "a checkpoint file") from None
     metadata, tensors, body = _header(data)

@@ -15,12 +15,12 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, DTypeError, LoadError, unknown_name
+from gdlab.base.files import open_regular
 from gdlab.base.formats import narrowed
 from gdlab.base.types import Array, f32
 from gdlab.base.words import plural
@@ -226,7 +226,7 @@ def _idx(path: str | os.PathLike[str], magic: int) -> Array:
     """Return the bytes of an IDX file of unsigned bytes, in the shape that its header says."""
     name = os.fspath(path)
     try:
-        with Path(path).open("rb") as raw:
+        with open_regular(path) as raw:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             if packed:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
+import struct
 from typing import Any
 
 import numpy as np
 import pytest
 from compiled_graphs import W, X, graph_of, ready, same, small, state
 from gated import SWIGLU, SWIGLU_BT, Form, ffn
+from machine import needs
 
 import gdlab as gd
 from gdlab import ops
@@ -344,7 +347,18 @@ def test_parameters_are_initialized_and_loaded_from_files(device: str, tmp_path:
     (tmp_path / "bad").write_bytes(b"no")
     with pytest.raises(gd.LoadError, match="load_params: file"):
         graph.load_params(tmp_path / "bad")
+    header = b'{"w":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}}'
+    (tmp_path / "bad").write_bytes(struct.pack("<Q", len(header)) + header + bytes(2))
+    with pytest.raises(gd.LoadError, match="bfloat16.*gd.load_safetensors reads BF16"):
+        graph.load_params(tmp_path / "bad")
     assert same(graph.read_param("w"), W)
+
+
+def test_a_pipe_is_not_waited_for_as_a_file_of_parameters(tmp_path: Any) -> None:
+    needs("posix")
+    os.mkfifo(tmp_path / "w.safetensors")
+    with pytest.raises(gd.LoadError, match="a pipe, a device or a socket"):
+        build_compiled_graph(small(), "cpu").load_params(tmp_path / "w.safetensors")
 
 
 # life -----------------------------------------------------------------------------------------------------------------

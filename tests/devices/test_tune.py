@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -392,6 +393,14 @@ def test_a_file_that_cannot_be_read_or_written_is_a_warning(cache: Path) -> None
     cache.unlink()
     tuning_path(INFO).mkdir(parents=True)
     with pytest.warns(RuntimeWarning, match="cannot be read"):
+        assert kept_kernels(INFO) == {}
+
+
+def test_a_pipe_is_not_waited_for(cache: Path) -> None:
+    needs("posix")
+    cache.mkdir()
+    os.mkfifo(tuning_path(INFO))
+    with pytest.warns(RuntimeWarning, match="cannot be read .*a pipe"):
         assert kept_kernels(INFO) == {}
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import networks
 import numpy as np
 import pytest
+from machine import needs
 
 from gdlab import ops
 from gdlab.devices.choose import device as choose_device
@@ -145,6 +146,13 @@ def test_a_damaged_file_is_compiled_anew_with_a_warning(tmp_path: Path) -> None:
         with pytest.warns(RuntimeWarning, match="plan cache: .* is damaged|cannot be read"):
             assert not hits(path)
         assert path.read_bytes() == whole, "written anew"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    needs("posix")
+    os.mkfifo(tmp_path / "a")
+    with pytest.warns(RuntimeWarning, match="cannot be read .*a pipe"):
+        assert not hits(tmp_path / "a")
 
 
 def test_no_damaged_byte_reaches_a_plan(tmp_path: Path) -> None:

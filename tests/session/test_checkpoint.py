@@ -380,6 +380,14 @@ def test_a_file_that_is_not_there_is_refused(session: Session, tmp_path: Path) -
     assert state_of(session) == before
 
 
+def test_a_pipe_and_a_device_are_no_checkpoints(session: Session, tmp_path: Path) -> None:
+    needs("posix")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(CheckpointError, match="a pipe, a device or a socket"):
+            session.load_checkpoint(path)
+
+
 # a kill at any moment -------------------------------------------------------------------------------------------------
 WRITER = """
 import sys

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import os
 import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from machine import needs
 
 import gdlab as gd
 from gdlab.train.data import shuffled
@@ -177,4 +179,12 @@ def test_a_damaged_mnist_file_is_refused(tmp_path: Path, what: str) -> None:
 def test_a_missing_mnist_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(gd.LoadError, match="MnistDataset"):
+            gd.MnistDataset.load(path, path)
+
+
+def test_a_pipe_and_a_device_are_no_mnist_files(tmp_path: Path) -> None:
+    needs("posix")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(gd.LoadError, match="a pipe, a device or a socket"):
             gd.MnistDataset.load(path, path)
