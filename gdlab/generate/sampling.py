@@ -54,7 +54,7 @@ def weights_of(logits: Array, sampling: Sampling) -> tuple[Array, Array]:
     largest first, reach `top_p`; the softmax of what is left.
     """
     scaled = logits.astype(np.float64) / sampling.temperature
-    if not scaled.max() < math.inf:  # NaN too
+    if not math.isfinite(scaled.max()):
         raise SessionError(WHERE, "logits", f"a largest of {scaled.max()}", "finite ones: look at the weights")
     if sampling.top_k is not None and sampling.top_k < len(scaled):
         least = np.partition(scaled, -sampling.top_k)[-sampling.top_k]

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from math import isfinite
 
 import numpy as np
 
 from gdlab.base.closing import Closing
 from gdlab.base.types import Array
 from gdlab.compiled import CompiledGraph
-from gdlab.generate.graphs import LENGTH, LOGITS, NEXT, NEXT_POSITION, POSITION, START, TOKEN
+from gdlab.generate.graphs import LARGEST, LENGTH, LOGITS, NEXT, NEXT_POSITION, POSITION, START, TOKEN
 from gdlab.generate.sampling import Sampling
 from gdlab.generate.weight_plans import LanguageModel, Plans, bucket, cache_length, copy_caches
 
 AHEAD = 256  # new tokens for which the first caches have room
 FIRST_STEPS, MOST_STEPS = 4, 64  # of one call to the device
 SHORT_SECONDS, LONG_SECONDS = 0.04, 0.15  # of a call
+Steps = tuple[list[Array], list[Array]]  # of each step the tokens, u32[rows], and the largest logits, f32[rows]
 
 
 class CachedSequences(Closing):
@@ -40,20 +42,22 @@ class CachedSequences(Closing):
         self.prompt_logits: list[Array] = []
         self._steps = FIRST_STEPS
 
-    def more(self, alive: Sequence[bool]) -> list[list[int]]:
+    def more(self, alive: Sequence[bool]) -> list[list[int | float]]:
         """Return the next tokens of each prompt, one or several, as many for each; `alive`: those that still count, of
-        which one must have tokens left. Of others the tokens mean nothing."""
+        which one must have tokens left. Of others the tokens mean nothing. A largest logit that is not finite, a float,
+        is in the place of its token: the caller knows whether that one still counts."""
         start = time.perf_counter()
         if self.decode is None:
-            tokens = self._read_prompts()
+            tokens, largest = self._read_prompts()
             self.prefill_seconds = time.perf_counter() - start
         else:
-            tokens = self._written(self.decode, np.array(alive))
+            tokens, largest = self._written(self.decode, np.array(alive))
             self._adapt(time.perf_counter() - start, len(tokens))
             self.decoded += len(tokens) * sum(alive)
         self.made += len(tokens)
         self.last = tokens[-1]
-        return [[int(token) for token in column] for column in np.stack(tokens, 1)]
+        rows = zip(np.stack(tokens, 1).tolist(), np.stack(largest, 1).tolist(), strict=True)
+        return [[k if isfinite(logit) else logit for k, logit in zip(*row, strict=True)] for row in rows]
 
     def close(self) -> None:
         """Release the caches and the memory of the plans."""
@@ -62,7 +66,7 @@ class CachedSequences(Closing):
             decode.close()
 
     # the prompts ------------------------------------------------------------------------------------------------------
-    def _read_prompts(self) -> list[Array]:
+    def _read_prompts(self) -> Steps:
         """Read the prompts into new caches, and return the first token of each."""
         rows = [bucket(len(prompt), self.most_positions) for prompt in self.prompts]
         ends = [len(p) + min(int(most), AHEAD) for p, most in zip(self.prompts, self.most, strict=True)]
@@ -71,7 +75,7 @@ class CachedSequences(Closing):
         first = [self._read_prompt(self.decode, i, rows[i]) for i in range(len(self.prompts))]
         self.positions = np.array([len(prompt) for prompt in self.prompts])
         self._feed(self.decode, np.array(first, np.uint32))
-        return [np.array(first, np.uint32)]
+        return [np.array(first, np.uint32)], [np.array([logits.max() for logits in self.prompt_logits])]
 
     def _read_prompt(self, decode: CompiledGraph, place: int, rows: int) -> int:
         prompt = self.prompts[place]
@@ -83,7 +87,7 @@ class CachedSequences(Closing):
             logits, following, _ = prefill.run_read_outputs(inputs, [LOGITS, NEXT])
         assert logits is not None and following is not None
         self.prompt_logits.append(logits[0])
-        return self.drawers[place].draw(logits[0]) if self.drawers else int(following[0])
+        return self._draw(place, logits[0]) if self.drawers else int(following[0])
 
     def _feed(self, decode: CompiledGraph, tokens: Array) -> None:
         """Keep tokens and positions on the device, fed by the step before, if nothing is drawn."""
@@ -99,7 +103,7 @@ class CachedSequences(Closing):
         return np.minimum(self.positions, cache_length(decode) - 1).astype(np.uint32)
 
     # tokens -----------------------------------------------------------------------------------------------------------
-    def _written(self, decode: CompiledGraph, alive: Array) -> list[Array]:
+    def _written(self, decode: CompiledGraph, alive: Array) -> Steps:
         """Make some steps, and return their tokens."""
         most = int((self.most - self.made)[alive].max())
         room = cache_length(decode) - int(self.positions[alive].max())
@@ -107,19 +111,23 @@ class CachedSequences(Closing):
             decode = self._grown(decode)
             room = cache_length(decode) - int(self.positions[alive].max())
         if self.drawers:
-            return [self._drawn(decode, alive)]
+            return self._drawn(decode, alive)
         count = min(self._steps, most, room)
-        results = decode.run_pipelined([{}] * count, [NEXT])
+        results = decode.run_pipelined([{}] * count, [NEXT, LARGEST])
         self.positions += count
-        return [result[0] for result in results]
+        return [tokens for tokens, _ in results], [logits.diagonal() for _, logits in results]
 
-    def _drawn(self, decode: CompiledGraph, alive: Array) -> Array:
+    def _drawn(self, decode: CompiledGraph, alive: Array) -> Steps:
         """Make a step and draw a token for each sequence that has not ended."""
         logits = decode.run_read_outputs({TOKEN: self.last, POSITION: self._places(decode)}, [LOGITS])[LOGITS]
         assert logits is not None
         self.positions += 1
-        rows = zip(self.drawers, logits, alive, strict=True)
-        return np.array([drawer.draw(row) if lives else 0 for drawer, row, lives in rows], np.uint32)
+        tokens = [self._draw(i, row) if lives else 0 for i, (row, lives) in enumerate(zip(logits, alive, strict=True))]
+        return [np.array(tokens, np.uint32)], [logits.max(1)]
+
+    def _draw(self, place: int, logits: Array) -> int:
+        """Draw a token, or return 0 where the largest logit is not finite."""
+        return self.drawers[place].draw(logits) if isfinite(logits.max()) else 0
 
     def _adapt(self, seconds: float, count: int) -> None:
         """Set the number of steps in a call so that it takes some hundredths of a second."""

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from gdlab.base.binding import bound
 from gdlab.base.closing import Closing
-from gdlab.base.errors import ArgumentError, GraphError
+from gdlab.base.errors import ArgumentError, GraphError, SessionError
 from gdlab.base.words import duration, plural, sig
 from gdlab.generate.graphs import decode_graph
 from gdlab.generate.prompts import Prompts, StopSequences, Tokenizer, checked_prompts, checked_stop, texts_in
@@ -36,10 +36,14 @@ class _Row:
         self.tokens: list[int] = []
         self.reason: Reason = ""
 
-    def take(self, token: int) -> int | None:
-        """Give out a token, which may end the sequence; None if that has ended already."""
+    def take(self, token: int | float) -> int | None:
+        """Give out a token, which may end the sequence; None if that has ended already. A float is a largest logit that
+        is not finite."""
         if self.reason:
             return None
+        if isinstance(token, float):
+            given = f"a largest of {token} for new token {len(self.tokens) + 1}"
+            raise SessionError(WHERE, "logits", given, "finite ones: look at the weights")
         self.tokens.append(token)
         if token in self.stop.ids or self._stop_text() >= 0:
             self.reason = "stop"
@@ -66,7 +70,7 @@ class _Group:
 
     def __init__(self, rows: Sequence[_Row], sequences: CachedSequences) -> None:
         self.rows, self.sequences = rows, sequences
-        self.waiting: deque[tuple[int, ...]] = deque()
+        self.waiting: deque[tuple[int | float, ...]] = deque()
 
     def next(self) -> list[int | None]:
         """Return the next token of each row. With the last one of all the memory is released."""

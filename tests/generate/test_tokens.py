@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -394,17 +394,47 @@ def test_bad_input_is_refused_in_a_line_and_nothing_is_made(folder: Path) -> Non
     assert id(model) not in tokens._PLANS
 
 
-def test_logits_that_are_no_numbers_are_told_not_drawn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = gd.models.from_pretrained(folder)
+def with_weights(model: Any, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None]) -> None:
+    """Change the weights that a model gives to its plans."""
     set_all = type(model).set_parameters
+    monkeypatch.setattr(type(model), "set_parameters", lambda self, session: (set_all(self, session), change(session)))
 
-    def with_nan(self: Any, session: Any) -> None:
-        set_all(self, session)
-        session.set_parameter("model.norm.weight", np.full(32, np.nan, np.float32))
 
-    monkeypatch.setattr(type(model), "set_parameters", with_nan)
-    with pytest.raises(gd.SessionError, match="generate: logits: given a largest of nan, wanted finite ones"):
-        model.generate([1], temperature=1.0, device="cpu").finish()
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_logits_that_are_not_finite_are_an_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, temperature: float, bad: float
+) -> None:
+    model = gd.models.from_pretrained(folder)
+    norm = np.full(32, bad, np.float32)
+    with_weights(model, monkeypatch, lambda session: session.set_parameter("model.norm.weight", norm))
+    text = r"generate: logits: given a largest of (nan|inf) for new token 1, wanted finite ones: look at the weights"
+    for prompt in ([1], [[1, 2], [3]]):
+        with pytest.raises(gd.SessionError, match=text):
+            model.generate(prompt, temperature=temperature, device="cpu").finish()
+
+
+@pytest.mark.parametrize("device", ["cpu", "wgpu"])
+def test_the_first_token_whose_logits_are_not_finite_is_named(
+    model: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    """The embedding of the fifth token is NaN: the logits behind it are."""
+    plain = model.generate(PROMPTS[1], 12, device="cpu").finish().tokens
+    assert plain.index(plain[4]) == 4 and plain[4] not in PROMPTS[1], "it is read then for the first time"
+    broken = gd.models.from_pretrained(folder)
+
+    def change(session: Any) -> None:
+        table = session.read_param("model.embed_tokens.weight")
+        table[plain[4]] = np.nan
+        session.set_parameter("model.embed_tokens.weight", table)
+
+    with_weights(broken, monkeypatch, change)
+    made = broken.generate(PROMPTS[1], 12, device=device)
+    with pytest.raises(gd.SessionError, match="given a largest of nan for new token 6, wanted finite ones"):
+        made.finish()
+    assert made.tokens == plain[:5] and made.reason == "closed"
+    stopped = broken.generate(PROMPTS[1], 12, device=device, stop=plain[4]).finish()
+    assert stopped.tokens == plain[:5], "nothing behind the end counts"
 
 
 def test_buckets_are_powers_of_two_up_to_the_positions() -> None:
