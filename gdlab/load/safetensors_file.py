@@ -130,7 +130,7 @@ def _info(path: Path, body: int, entry: Mapping[str, Any]) -> TensorInfo:
 
 
 def _sharded(path: Path) -> dict[str, TensorInfo]:
-    """Return the tensors that an index names, each from its shard beside the index."""
+    """Return the tensors that an index names, each from its shard beside the index, then the others of these shards."""
     index = json.loads(read_regular(path, MOST_HEADER))
     places = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(places, dict) or not places:
@@ -142,7 +142,13 @@ def _sharded(path: Path) -> dict[str, TensorInfo]:
     for name, shard in places.items():
         if name not in shards[shard]:
             raise LoadError(WHERE, f"{path}: tensor {name!r}", f"nothing in {shard}", "what the index says")
-    return {name: shards[shard][name] for name, shard in places.items()}
+    found = {name: shards[shard][name] for name, shard in places.items()}
+    for shard, tensors in shards.items():
+        for name, info in tensors.items():
+            if found.setdefault(name, info) is not info and name not in places:
+                given = f"not in the index, but in {found[name].path.name} and {shard}"
+                raise LoadError(WHERE, f"{path}: tensor {name!r}", given, "one place, or one that the index names")
+    return found
 
 
 def _bytes(name: str, info: TensorInfo) -> bytes:

@@ -77,10 +77,20 @@ def test_shards_are_found_through_their_index_or_their_folder(tmp_path: Path) ->
     index = sharded(tmp_path)
     for path in (index, tmp_path):
         model = gd.load_safetensors(path)
-        assert list(model) == ["b", "a"]
+        assert list(model) == ["b", "a", "unlisted"]
         np.testing.assert_array_equal(model["b"], A + 1)
+        np.testing.assert_array_equal(model["unlisted"], A)
     save_file({"whole": A}, tmp_path / "model.safetensors")
     assert list(gd.load_safetensors(tmp_path)) == ["whole"]
+
+
+def test_a_tensor_in_two_shards_is_where_the_index_says(tmp_path: Path) -> None:
+    index = sharded(tmp_path)
+    save_file({"b": A + 1, "a": A + 2}, tmp_path / "two.safetensors")
+    np.testing.assert_array_equal(gd.load_safetensors(index)["a"], A)
+    save_file({"b": A + 1, "unlisted": A + 2}, tmp_path / "two.safetensors")
+    with pytest.raises(gd.LoadError, match="tensor 'unlisted': given not in the index, but in two.* and one.*, wanted"):
+        gd.load_safetensors(index)
 
 
 ENTRY = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
