@@ -33,7 +33,7 @@ __all__ = ["Budget", "ENode", "EngineFailure", "Firing", "BudgetCheck", "Saturat
 ENGINES_KEPT = 16  # small ones: each holds the ops and rules of one kind of graph
 RUNS = 64  # of one engine: its e-graph keeps a report of every iteration, 6 KB a run, which Pop does not remove
 BELIEVED = 0.02  # of our own clock: egglog 14 accounts for a third of it, egglog 13 for a thousandth
-MEMORY = "/dev/shm"  # files in memory, where the system has them: a busy disk would hold every call up
+OPEN_FILES = "/proc/self/fd"  # the names of this process's open files, where the system has them
 SLICE_SECONDS = 0.05  # the longest wait for Ctrl-C
 Stop = Literal["saturated", "iterations", "enodes", "time"]
 
@@ -136,13 +136,45 @@ class BudgetCheck:
 
 
 # the owner thread -----------------------------------------------------------------------------------------------------
-class _Engines:
-    """The e-graphs that are ready for use, the latest last, the folder for their input files, and the one thread that
-    makes, uses and drops them: egglog's objects are bound to their thread."""
+class _InputFiles:
+    """Files for egglog to read. On Linux they lie in memory (a busy disk would hold every call up) and in no folder (a
+    process that is killed leaves none); elsewhere in a temporary folder."""
 
     def __init__(self) -> None:
-        # a TemporaryDirectory would be emptied at exit before the thread ends
-        self.folder = tempfile.mkdtemp(prefix="gdlab-", dir=MEMORY if os.access(MEMORY, os.W_OK | os.X_OK) else None)
+        self.handles: list[int] = []
+        self.folder = ""
+
+    def path(self, name: str, text: str) -> str:
+        """Write a file and return the path by which this process can read it."""
+        if os.path.isdir(OPEN_FILES) and hasattr(os, "memfd_create"):
+            self.handles.append(os.memfd_create(name))
+            path = f"{OPEN_FILES}/{self.handles[-1]}"
+        else:
+            # a TemporaryDirectory would be emptied at exit before the thread ends
+            self.folder = self.folder or tempfile.mkdtemp(prefix="gdlab-")
+            path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        return path
+
+    def close(self) -> None:
+        """Release the memory; files of a folder are written over by the next ones."""
+        while self.handles:
+            os.close(self.handles.pop())
+
+    def drop(self) -> None:
+        """Remove all."""
+        self.close()
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class _Engines:
+    """The e-graphs that are ready for use, the latest last, their input files, and the one thread that makes, uses and
+    drops them: egglog's objects are bound to their thread."""
+
+    def __init__(self) -> None:
+        self.files = _InputFiles()
         self.ready: OrderedDict[RuleProgram, _Engine] = OrderedDict()
         self.owner = OwnerThread("egglog", self._drop)
 
@@ -161,6 +193,7 @@ class _Engines:
     def clean(self) -> Job[None]:
         """Empty the engine that was used last: a job of its own after every run, so that no caller waits for it."""
         try:
+            self.files.close()
             for engine in reversed(self.ready.values()):
                 return engine.clean()
         except BaseException:
@@ -170,7 +203,7 @@ class _Engines:
     def _of(self, program: RuleProgram) -> _Engine:
         engine = self.ready.pop(program, None)
         if engine is None or engine.runs >= RUNS:
-            engine = _Engine(program, self.folder)
+            engine = _Engine(program, self.files)
         self.ready[program] = engine
         while len(self.ready) > ENGINES_KEPT:
             self.ready.popitem(last=False)
@@ -178,7 +211,7 @@ class _Engines:
 
     def _drop(self) -> None:
         self.ready.clear()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.files.drop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,20 +310,14 @@ def _bindings() -> Any:
 class _Engine:
     """One e-graph with schema and rules; every graph is loaded between a push and a pop. It waits pushed."""
 
-    def __init__(self, program: RuleProgram, folder: str) -> None:
-        self.program, self.egg, self.folder, self.runs = program, bindings(), folder, 0
+    def __init__(self, program: RuleProgram, files: _InputFiles) -> None:
+        self.program, self.egg, self.files, self.runs = program, bindings(), files, 0
         self.at, self.graph = self.egg.RustSpan("", 0, 0), self.egg.EGraph()
         self.enodes = ["Leaf", *(s.egg for s in program.constructors.values())]
         self.fired = [f"F_{j}" for j in range(len(program.rules))]
         self.rule_at = {f"r_{j}": j for j in range(len(program.rules))}
-        self.graph.run_program(self.egg.Include(self.at, self._file("program.egg", program.text)))
+        self.graph.run_program(self.egg.Include(self.at, files.path("program.egg", program.text)))
         self.graph.run_program(self.egg.Push(1))
-
-    def _file(self, name: str, text: str) -> str:
-        path = os.path.join(self.folder, name)
-        with open(path, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        return path
 
     def run(self, request: _Request) -> Saturation:
         """Saturate one graph; `clean` before the next. An engine whose run failed is dropped."""
@@ -304,7 +331,7 @@ class _Engine:
 
     def _load(self, rows: GraphRows, begun: threading.Event) -> None:
         tables = rows.tables(self.program).items()
-        inputs = [self.egg.Input(self.at, name, self._file(name, text)) for name, text in tables]
+        inputs = [self.egg.Input(self.at, name, self.files.path(name, text)) for name, text in tables]
         begun.set()
         # one call: between two the owner would wait until the caller, who computes meanwhile, lets it go on
         self.graph.run_program(*inputs, self._once("ingest"))
