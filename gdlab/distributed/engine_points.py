@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import os
 import signal
-from collections.abc import Callable
+import sys
+from collections import ChainMap
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import cloudpickle
@@ -72,7 +76,27 @@ def _publisher() -> Callable[[PointProgress | tuple[str, int]], None]:
 
 def payload_of(value: Any) -> bytes:
     """Return a value as bytes, with the functions of a notebook and the globals that they read."""
-    return bytes(cloudpickle.dumps(value))
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(value)
+    return buffer.getvalue()
+
+
+def _reduce_cached(one: Any) -> Any:
+    """Reduce a function of `functools.lru_cache` to its name if a module has it, else to the function, whose cache
+    begins empty: cloudpickle writes the name alone, which an engine does not find for a function of a notebook."""
+    name = getattr(one, "__qualname__", "")
+    found: Any = sys.modules.get(one.__module__) if one.__module__ != "__main__" else None
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return name if found is one else (_cached, (one.cache_parameters(), one.__wrapped__))
+
+
+def _cached(parameters: Mapping[str, Any], function: Any) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    dispatch_table = ChainMap({functools._lru_cache_wrapper: _reduce_cached}, cloudpickle.Pickler.dispatch_table)
 
 
 def value_of(payload: bytes) -> Any:

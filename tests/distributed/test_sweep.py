@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -243,6 +245,47 @@ def of_a_class(scale: float) -> Any:
 
 def cached(scale: float) -> Any:
     return functools.lru_cache(functools.partial(scaled, scale=scale))
+
+
+NOTEBOOK = """
+import functools, sys
+from urllib.parse import urlsplit
+from gdlab.distributed.engine_points import payload_of
+
+@functools.lru_cache(maxsize=7, typed=True)
+def squares(count): return [k * k for k in range(count)]
+
+@functools.cache
+def sums(count): return count and squares(count)[-1] + sums(count - 1)
+
+class Loader:
+    @functools.cache
+    def size(self): return 5
+
+def inner():
+    rows = functools.cache(functools.partial(max, 1))
+    return lambda step: rows(step)
+
+rows, loader = inner(), Loader()
+feed = lambda step: [sums(step), rows(step), loader.size(), squares.cache_parameters(), urlsplit]
+assert feed(4)[:2] == [14, 4]
+sys.stdout.buffer.write(payload_of([feed, sums]))
+"""
+ENGINE = """
+import sys
+from urllib.parse import urlsplit
+from gdlab.distributed.engine_points import value_of
+feed, sums = value_of(sys.stdin.buffer.read())
+*found, split = feed(4)
+print(found, split is urlsplit, sums.cache_info().misses, sums is feed.__globals__["sums"])
+"""
+
+
+def test_functions_with_a_cache_are_sent_as_functions_without(tmp_path: Path) -> None:
+    """They are of a notebook, which an engine cannot import, and their values stay behind."""
+    sent = subprocess.run([sys.executable, "-c", NOTEBOOK], capture_output=True, check=True).stdout
+    run = subprocess.run([sys.executable, "-c", ENGINE], input=sent, capture_output=True, check=True)
+    assert run.stdout.split(b"\n")[0].decode() == "[14, 4, 5, {'maxsize': 7, 'typed': True}] True 5 True"
 
 
 def of_one_array_twice(scale: float) -> Any:
