@@ -84,7 +84,10 @@ def test_timeless_files_of_two_studies_are_equal_bytes(tmp_path: Path) -> None:
             b"nope",
             "document g.json: content: given Expecting value: line 1 column 1 (char 0), wanted JSON, or JSON in gzip",
         ),
-        (gzip.compress(b"{}" * 99)[:20], "document g.json: content: given Compressed file ended"),
+        (gzip.compress(b"{}" * 99)[:20], "document g.json: content: given gzip that does not end where the file does"),
+        (gzip.compress(b"{}") * 2, "document g.json: content: given gzip that does not end where the file does"),
+        (b"[" * 100_000, "document g.json: content: given maximum recursion depth"),
+        (b'{"format":"gdlab.graph.v1","gz":3}', "document g.json: gz: given "),
         (
             b'{"format":"gdlab.graph.v1","title":"t"}',
             "document g.json: fields: given no summary, wanted a whole document",
@@ -97,6 +100,12 @@ def test_what_is_no_document_is_refused_in_one_line(tmp_path: Path, content: byt
     path.write_bytes(content)
     with pytest.raises(LoadError, match="^" + re.escape(message)):
         load_doc(path)
+
+
+def test_a_small_file_of_many_bytes_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    (tmp_path / "g.json.gz").write_bytes(gzip.compress(bytes(96 << 20)))
+    with pytest.raises(LoadError, match="^document g.json.gz: content: given gzip of more than [0-9,]+ bytes, wanted "):
+        load_doc(tmp_path / "g.json.gz")
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import gzip
 import hashlib
 import json
 import zlib
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from gdlab.base.binding import bound
 from gdlab.base.errors import GdlabError, LoadError, unknown_name
 from gdlab.base.files import read_regular
+from gdlab.base.kinds import PATH, kinds
 from gdlab.base.words import flat
 from gdlab.graph import no_collector
 from gdlab.op.machines import Machine
@@ -28,6 +28,7 @@ from gdlab.view.document.pack import packed, unpacked
 from gdlab.view.document.selection import Selection, kept_of, local, portable
 
 FORMAT = "gdlab.graph.v1"
+MOST_UNPACKED = 1 << 26  # bytes of a document in gzip, and 128 times those that it takes there
 _HASHED = ("types", "sources", "lines", "stages", "passes", "plan", "links")
 _TIMES = ("seconds", "_time", "ms")
 _STEPS = {"optimize": "rewrites", "differentiate": "gradients", "compile": "gradients"}
@@ -303,19 +304,31 @@ def _zero(value: Any) -> Any:
 
 
 # reading -------------------------------------------------------------------------------------------------------------
+@kinds(path=PATH)
 def load_doc(path: str | Path) -> Document:
     """Return the document in a `.gdlab.json` or `.gdlab.json.gz` file; `LoadError` names the fault of a damaged one."""
     path = Path(path)
     where = f"document {path.name}"
     try:
         raw = read_regular(path, 1 << 31)
-        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        text = _unpacked(raw) if raw[:2] == b"\x1f\x8b" else raw
         data = json.loads(text)
     except OSError as error:
         raise LoadError(where, "file", error.strerror or str(error), "a file that can be read") from None
-    except (ValueError, EOFError, zlib.error) as error:
+    except (ValueError, RecursionError, zlib.error) as error:
         raise LoadError(where, "content", str(error), "JSON, or JSON in gzip") from None
     return read_doc(data, where)
+
+
+def _unpacked(raw: bytes) -> bytes:
+    """Return the content of a gzip file; `ValueError` for one that is cut short, or would fill the memory."""
+    reader, most = zlib.decompressobj(wbits=31), MOST_UNPACKED + 128 * len(raw)
+    text = reader.decompress(raw, most)
+    if reader.unconsumed_tail:
+        raise ValueError(f"gzip of more than {most:,} bytes")
+    if not reader.eof or reader.unused_data:
+        raise ValueError("gzip that does not end where the file does")
+    return text
 
 
 DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -371,8 +384,8 @@ def read_doc(data: Any, where: str = "document") -> Document:
         raise LoadError(where, "format", json.dumps(given), json.dumps(FORMAT))
     if "gz" in data and "stages" not in data:
         try:
-            found = read_doc(json.loads(gzip.decompress(base64.b64decode(data["gz"]))), where)
-        except (ValueError, EOFError, OSError, zlib.error, binascii.Error) as error:
+            found = read_doc(json.loads(_unpacked(base64.b64decode(data["gz"]))), where)
+        except (TypeError, ValueError, RecursionError, zlib.error, binascii.Error) as error:
             raise LoadError(where, "gz", str(error), "base64 of gzip") from None
         kept = kept_of(data.get("kept"))  # what a person kept since the document was written
         view = {**(found.data.get("view") or {}), **kept}
