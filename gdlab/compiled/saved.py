@@ -26,6 +26,7 @@ from gdlab.plan.records import ExecutionPlan
 FORMAT = 1
 LOAD = "load_compiled_graph"
 PARAMETER = "parameter/"
+_DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, GdlabError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def read_saved(path: str | os.PathLike[str]) -> SavedGraph:
         plan, edge = plan_of(body["plan"]), decode(body["edge"], SavedBoundary)
     except LoadError:
         raise
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, GdlabError) as error:
+    except (OSError, SafetensorError, *_DAMAGE) as error:
         raise _refused(path, f"{type(error).__name__}: {str(error)[:80]}", "what CompiledGraph.save writes") from None
     return SavedGraph(plan, edge, {name.removeprefix(PARAMETER): data for name, data in tensors.items()})
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from compiled_graphs import X, graph_of, ready, recurrence, same, small, state
 from places import REPO
+from safetensors.numpy import save
 
 from gdlab import ops
 from gdlab.base.errors import (
@@ -140,6 +141,9 @@ def test_a_damaged_file_is_refused_and_nothing_is_opened(tmp_path: Path, monkeyp
         path.write_bytes(whole[:cut])
         with pytest.raises(LoadError, match="wanted what CompiledGraph.save writes"):
             load_compiled_graph(path, "cpu")
+    path.write_bytes(save({"head": np.frombuffer(b"[" * 100_000, np.uint8)}))
+    with pytest.raises(LoadError, match="given RecursionError"):
+        load_compiled_graph(path, "cpu")
     with pytest.raises(LoadError, match="FileNotFoundError"):
         load_compiled_graph(tmp_path / "none", "cpu")
     with pytest.raises(LoadError, match="IsADirectoryError"):
