@@ -14,6 +14,7 @@ import numpy as np
 from gdlab.autodiff import differentiate
 from gdlab.base.errors import ArgumentError, GraphError, LoadError, SessionError, unknown_name
 from gdlab.base.formats import check_boundary
+from gdlab.base.kinds import PATH, kinds
 from gdlab.base.types import DType
 from gdlab.compiled.active_extent import HIDDEN, bounded, bounded_with_gradients, resolve_bucket_axes
 from gdlab.compiled.boundary_values import PACKED, Port, TensorSpec, with_packed
@@ -120,6 +121,7 @@ def compile_session(session: Session, **options: Any) -> CompiledGraph:
     return build_compiled_graph(session.nodes.written, **given)
 
 
+@kinds(path=PATH)
 def load_compiled_graph(path: str | os.PathLike[str], device: DeviceLike = "auto") -> CompiledGraph:
     """Load the compiled graph that `CompiledGraph.save` wrote; nothing is optimized or lowered. `"auto"`: the kind of
     device that it was compiled for. A file that is damaged, of another version, or of another target than the device

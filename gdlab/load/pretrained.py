@@ -25,6 +25,7 @@ from gdlab.base.errors import ArgumentError, GraphError, LoadError, ShapeError, 
 from gdlab.base.files import read_regular
 from gdlab.base.formats import encode
 from gdlab.base.formats.packed_bytes import Packed
+from gdlab.base.kinds import PATH, kinds
 from gdlab.base.types import Array, DType, TensorType, f32
 from gdlab.base.words import nbytes, near_hint
 from gdlab.graph import Graph
@@ -163,6 +164,7 @@ class _PretrainedWeights(Mapping[str, "Array | Packed"]):
         return len(self.model.sources)
 
 
+@kinds(folder=PATH)
 def from_pretrained(
     folder: str | os.PathLike[str],
     mode: str | None = None,
@@ -214,7 +216,7 @@ def _home(folder: str | os.PathLike[str]) -> Path:
     """Return the folder; raise if a link leads out of it (in the cache of huggingface_hub, out of that model's files).
     """
     home = Path(folder)
-    if not home.is_dir():
+    if not os.path.isdir(home):  # Path.is_dir raises for a name that is too long
         raise LoadError(WHERE, repr(str(folder)), "no folder", "a local folder with config.json and safetensors")
     inside = [home.resolve()]
     if inside[0].parent.name == "snapshots":

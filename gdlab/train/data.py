@@ -22,6 +22,7 @@ import numpy as np
 from gdlab.base.errors import ArgumentError, DTypeError, LoadError, unknown_name
 from gdlab.base.files import open_regular
 from gdlab.base.formats import narrowed
+from gdlab.base.kinds import PATH, kinds
 from gdlab.base.types import Array, f32
 from gdlab.base.words import plural
 
@@ -198,6 +199,7 @@ class MnistDataset:
     labels: Array
 
     @classmethod
+    @kinds(images=PATH, labels=PATH)
     def load(cls, images: str | os.PathLike[str], labels: str | os.PathLike[str]) -> MnistDataset:
         """Read two IDX files (LeCun and others, 1998), plain or gzip; `LoadError` for anything else."""
         pixels, classes = _idx(images, 0x803), _idx(labels, 0x801)

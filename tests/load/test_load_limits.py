@@ -21,6 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_models import N, X, f, ints, model
 
 import gdlab as gd
+from gdlab.models import from_pretrained
 
 OWN = "own"
 
@@ -235,6 +236,23 @@ def test_a_pipe_beside_a_model_is_no_file(tmp_path: Path) -> None:
     (folder / "graph.nnef").write_text(f"version 1.0; graph g(x) -> (y) {{ {body} }}")
     os.mkfifo(folder / "w.dat")
     assert "pipe" in refused_soon(tmp_path, "load_nnef", folder)
+
+
+LOADERS: dict[str, Callable[[Any], Any]] = {
+    "onnx": gd.load_onnx, "safetensors": gd.load_safetensors, "gguf": gd.load_gguf, "pt2": gd.load_pt2,
+    "nnef": gd.load_nnef, "folder": from_pretrained, "document": gd.load_doc, "compiled": gd.load_compiled_graph,
+    "mnist": lambda path: gd.MnistDataset.load(path, path),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", LOADERS)
+def test_what_is_no_path_and_no_file_is_refused(tmp_path: Path, what: str) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    paths = (file, file / "below", tmp_path, tmp_path / "none")
+    for given in (None, 3, 2.5, [], "", "a\0b", "\ud800", "x" * 5000, *paths):
+        with pytest.raises((gd.LoadError, gd.ArgumentError)):
+            LOADERS[what](given)
 
 
 def nnef(folder: Path, body: str) -> Path:

@@ -20,6 +20,7 @@ from gdlab.base.binding import bound
 from gdlab.base.errors import ArgumentError, LoadError, unknown_name
 from gdlab.base.formats import decode
 from gdlab.base.formats.packed_bytes import Packed
+from gdlab.base.kinds import PATH, kinds
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.base.words import plural
 from gdlab.graph import Graph
@@ -144,6 +145,7 @@ class _GgufWeights(Mapping[str, "Array | Packed"]):
         return len(self.model.names)
 
 
+@kinds(path=PATH)
 def load_gguf(path: str | os.PathLike[str], mode: Mode = "prefill", length: int = 64) -> GgufModel:
     """Open a GGUF file of architecture llama as `transformer_lm` in this mode, for `length` positions.
 

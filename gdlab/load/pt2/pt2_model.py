@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gdlab.base.errors import ArgumentError, LoadError
 from gdlab.base.files import open_regular
+from gdlab.base.kinds import PATH, either, instance, kinds
 from gdlab.base.types import Array
 from gdlab.base.words import plural
 from gdlab.graph import Graph
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from gdlab.session import Session
 
 LIVE = "load_torch"
+SOURCE = either("a path or bytes", PATH, instance((bytes, bytearray, memoryview), "bytes"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class TorchModel:
         written_back(self.module, values)
 
 
+@kinds(source=SOURCE)
 def load_pt2(
     source: str | os.PathLike[str] | bytes, *, dims: Mapping[str, int] | None = None, train: bool = False
 ) -> TorchModel:  # fmt: skip
