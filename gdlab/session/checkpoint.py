@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -46,6 +46,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 }  # fmt: skip
 _NONE: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 _STEPS = 2**63  # the Adam counter is below
+_MOST_HEADER = 100_000_000  # bytes; the library that writes files reads no longer one
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,21 +278,19 @@ def digest(metadata: Mapping[str, str], entries: Iterable[tuple[str, HeaderEntry
 
 
 def read(path: Path, wanted: Mapping[str, Any]) -> CheckpointContent:
-    """Return the content of a checkpoint that fits the layout; everything is checked first."""
+    """Return the content of a checkpoint that fits the layout; everything is checked first, sizes before the tensors
+    are read."""
     try:
         with open_regular(path) as file:
-            data = file.read()
+            metadata, tensors, size = _header(file)
+            adam, states = _check_metadata(metadata, wanted)
+            _check_tensors(tensors, wanted["parameters"], adam, states)
+            _check_spans(tensors, size)
+            body = memoryview(file.read(size))
+    except CheckpointError:
+        raise
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         raise _bad(repr(str(path)), _reason(error), "a checkpoint file") from None
-    metadata, tensors, body = _header(data)
-    if metadata["gdlab_checkpoint_format"] not in (FORMAT, UNNAMED_FORMAT):
-        raise _bad("gdlab_checkpoint_format", repr(metadata["gdlab_checkpoint_format"]), repr(FORMAT))
-    step = metadata["adam_step"]
-    if not (step.isascii() and step.isdigit() and len(step) < 20 and int(step) < _STEPS and str(int(step)) == step):
-        raise _bad("adam_step", repr(step), "an integer ≥ 0")
-    adam, states = _check_layout(metadata["gdlab_logical_layout"], wanted)
-    _check_tensors(tensors, wanted["parameters"], adam, states)
-    _check_spans(tensors, len(body))
     old, ordered = metadata["gdlab_checkpoint_format"] == UNNAMED_FORMAT, list(tensors.items())
     if old:
         ordered.sort(key=lambda row: row[1].start)
@@ -301,16 +300,30 @@ def read(path: Path, wanted: Mapping[str, Any]) -> CheckpointContent:
         text = f"load_checkpoint: {str(path)!r}: format 1, whose digest does not cover names: save it again"
         warnings.warn(text, RuntimeWarning, stacklevel=3)
     arrays = {n: np.frombuffer(body[t.start : t.stop], _DTYPES[t.dtype]).reshape(t.shape) for n, t in tensors.items()}
-    return CheckpointContent(arrays, int(step), adam, states)
+    return CheckpointContent(arrays, int(metadata["adam_step"]), adam, states)
 
 
-def _header(data: bytes) -> tuple[dict[str, str], dict[str, HeaderEntry], memoryview]:
-    """Return (metadata, tensors, the bytes behind the header)."""
-    length = struct.unpack_from("<Q", data)[0] if len(data) >= 8 else -1
-    if not 2 <= length <= len(data) - 8:
-        raise _bad("header", f"{length} bytes in a file of {len(data)}", "a whole safetensors file")
+def _check_metadata(
+    metadata: Mapping[str, str], wanted: Mapping[str, Any]
+) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """Check format, step and layout; return the names of the parameters with moments, and with states of other rules.
+    """
+    if metadata["gdlab_checkpoint_format"] not in (FORMAT, UNNAMED_FORMAT):
+        raise _bad("gdlab_checkpoint_format", repr(metadata["gdlab_checkpoint_format"]), repr(FORMAT))
+    step = metadata["adam_step"]
+    if not (step.isascii() and step.isdigit() and len(step) < 20 and int(step) < _STEPS and str(int(step)) == step):
+        raise _bad("adam_step", repr(step), "an integer ≥ 0")
+    return _check_layout(metadata["gdlab_logical_layout"], wanted)
+
+
+def _header(file: BinaryIO) -> tuple[dict[str, str], dict[str, HeaderEntry], int]:
+    """Return (metadata, tensors, the number of bytes behind the header)."""
+    start, size = file.read(8), os.fstat(file.fileno()).st_size
+    length = struct.unpack("<Q", start)[0] if len(start) == 8 else -1
+    if not 2 <= length <= min(size - 8, _MOST_HEADER):
+        raise _bad("header", f"{length} bytes in a file of {size}", "a whole safetensors file")
     try:
-        text = data[8 : 8 + length].decode()
+        text = file.read(length).decode()
         header = json.loads(text, object_pairs_hook=_pairs)
         canonical = json.dumps(header, separators=(",", ":"), ensure_ascii=False)
         metadata = header.pop("__metadata__")
@@ -324,7 +337,7 @@ def _header(data: bytes) -> tuple[dict[str, str], dict[str, HeaderEntry], memory
         raise _bad("header", f"{type(error).__name__}: {error}", "what save_checkpoint writes") from None
     if len(metadata) != len(KEYS) or canonical != text.rstrip(" "):
         raise _bad("header", "other text", "what save_checkpoint writes, to the letter")
-    return metadata, tensors, memoryview(data)[8 + length :]
+    return metadata, tensors, size - 8 - length
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

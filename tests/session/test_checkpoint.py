@@ -380,6 +380,19 @@ def test_a_file_that_is_not_there_is_refused(session: Session, tmp_path: Path) -
     assert state_of(session) == before
 
 
+def test_a_file_of_another_size_is_refused_before_it_is_read(session: Session, saved: Path, tmp_path: Path) -> None:
+    """Such as the weights of another model, which may not fit into the memory."""
+    needs("posix")  # whose files may have holes
+    (tmp_path / "a").write_bytes(saved.read_bytes())
+    os.truncate(tmp_path / "a", 1 << 40)
+    with pytest.raises(CheckpointError, match="data: given 1099511627[0-9]+ bytes, wanted 96 bytes"):
+        session.load_checkpoint(tmp_path / "a")
+    (tmp_path / "a").write_bytes(struct.pack("<Q", 1 << 39))
+    os.truncate(tmp_path / "a", 1 << 40)
+    with pytest.raises(CheckpointError, match="header: given 549755813888 bytes in a file of 1099511627776"):
+        session.load_checkpoint(tmp_path / "a")
+
+
 def test_a_pipe_and_a_device_are_no_checkpoints(session: Session, tmp_path: Path) -> None:
     needs("posix")
     os.mkfifo(tmp_path / "pipe")
