@@ -50,7 +50,7 @@ def to_send(feed: Any) -> SentFeed:
         return SentFeed(feed)
     if callable(feed):
         arguments(feed)
-        return SentFeed(_pickled(feed))
+        return SentFeed(payload_of(feed, "run", "feed", f"a {type(feed).__name__}"))
     wanted = "a callable feed(step, engine, engines), a DataLoader, a list of dicts, or random:SEED"
     raise ArgumentError("run", "feed", type(feed).__name__, wanted)
 
@@ -68,15 +68,6 @@ def arguments(feed: Any) -> int:
         except TypeError:
             continue
     raise ArgumentError("run", "feed", f"a callable with the arguments {signature}", "feed(step, engine, engines)")
-
-
-def _pickled(feed: Any) -> bytes:
-    """Return a callable as bytes, with the globals that a function of the notebook reads."""
-    try:
-        return payload_of(feed)
-    except Exception as error:  # whatever an object's own method raises
-        given = f"a {type(feed).__name__} that cannot be sent ({' '.join(str(error).split())})"
-        raise ArgumentError("run", "feed", given, "one that opens on the engine what it reads") from error
 
 
 # on the engine --------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any
 
 import cloudpickle
 
+from gdlab.base.errors import ArgumentError
 from gdlab.distributed.engine import device_name, host_name, interrupts
 from gdlab.distributed.point_run import PointProgress, PointResult, PointRunner
 from gdlab.distributed.points import PointSettings
@@ -74,10 +75,15 @@ def _publisher() -> Callable[[PointProgress | tuple[str, int]], None]:
     return publish
 
 
-def payload_of(value: Any) -> bytes:
-    """Return a value as bytes, with the functions of a notebook and the globals that they read."""
+def payload_of(value: Any, where: str, what: str, kind: str) -> bytes:
+    """Return a value as bytes, with the functions of a notebook and the globals that they read. Raise `ArgumentError`
+    about argument `what`, given `kind` "that cannot be sent"."""
     buffer = io.BytesIO()
-    _Pickler(buffer).dump(value)
+    try:
+        _Pickler(buffer).dump(value)
+    except Exception as error:  # whatever an object's own method raises
+        given = f"{kind} that cannot be sent ({' '.join(str(error).split())})"
+        raise ArgumentError(where, what, given, "one that opens on the engine what it reads") from error
     return buffer.getvalue()
 
 

@@ -67,7 +67,7 @@ class EngineSweep:
 
     def __init__(self, sweep: Sweep, on: Any) -> None:
         self.sweep, self.on = sweep, on
-        self.payload = engine_points.payload_of(sweep.start)
+        self.payload = engine_points.payload_of(sweep.start, "sweep", "feed or options", "one")
         self.tasks: list[Task] = []
         self._restarts = 0
         self._empty_since: float | None = None
@@ -133,7 +133,7 @@ class EngineSweep:
         for point in self.sweep.waiting():
             if self.sweep.held or len(self.tasks) >= len(ids):
                 return
-            settings = engine_points.payload_of(dict(point.settings))
+            settings = engine_points.payload_of(dict(point.settings), "sweep", f"point {point.index}", "a setting")
             answer = self.view.apply_async(engine_points.run_point, self.sweep.key, settings, point.wanted)
             self.tasks.append(Task(point, answer))
             self.sweep.begin(point, "")

@@ -269,7 +269,7 @@ def inner():
 rows, loader = inner(), Loader()
 feed = lambda step: [sums(step), rows(step), loader.size(), squares.cache_parameters(), urlsplit]
 assert feed(4)[:2] == [14, 4]
-sys.stdout.buffer.write(payload_of([feed, sums]))
+sys.stdout.buffer.write(payload_of([feed, sums], "run", "feed", "a list"))
 """
 ENGINE = """
 import sys

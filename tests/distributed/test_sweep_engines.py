@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from machine import needs
 
+from gdlab.base.errors import ArgumentError
 from gdlab.distributed import Cluster, cluster
 from gdlab.distributed.engine import interrupts
 from gdlab.distributed.sweep import made_sweep
@@ -74,6 +76,27 @@ def test_engines_compute_what_is_computed_here(pair: Cluster) -> None:
     failing = with_engines.sweep({"sgd": [0.1, 1e18], "init": [0]}, steps=30, feed=feed, on=pair.client)
     assert [point.state for point in failing] == ["done", "failed"] and "not finite" in failing[1].error
     with_engines.close()
+
+
+@functools.cache
+def cached(step: int) -> Any:
+    return feed(step)
+
+
+cached.__module__ = "__main__"
+
+
+def test_a_cached_function_is_a_feed_and_what_cannot_be_sent_is_named(pair: Cluster) -> None:
+    study, lock = Study(networks.mlp(), train=True, device="cpu", name="mlp"), threading.Lock()
+    plain, far = (study.sweep({"sgd": [0.1], "init": [0]}, steps=3, feed=one, on=pair) for one in (feed, cached))
+    assert plain[0].losses == far[0].losses and len(far[0].losses) == 3
+    cannot = r"that cannot be sent \(cannot pickle .*\), wanted one that opens on the engine what it reads"
+    with pytest.raises(ArgumentError, match=f"^sweep: feed or options: given one {cannot}"):
+        study.sweep({"sgd": [0.1], "init": [0]}, steps=1, feed=lambda step: {"x": lock}, on=pair)
+    points = [{"sgd": 0.1, "init": 0, "feed": lambda step: {"x": lock}}]
+    with pytest.raises(ArgumentError, match=f"^sweep: point 0: given a setting {cannot}"):
+        study.sweep(points=points, steps=1, on=pair)
+    study.close()
 
 
 def test_points_whose_news_come_late_name_their_engines(pair: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
