@@ -128,7 +128,7 @@ class DecodeFigures:
     seconds: list[float]
     weight_bytes: int
     logits: Array
-    tokens: list[int]
+    tokens: list[int | float]
     notes: list[str]
 
 
