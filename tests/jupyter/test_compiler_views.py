@@ -458,7 +458,7 @@ def test_what_memory_would_be_without_reuse(page: Page) -> None:
 
 
 def test_no_outline_has_a_negative_width(page: Page) -> None:
-    """Where a dispatch has a part of a pixel."""
+    """A dispatch has a part of a pixel."""
     mount(page, Study(view_networks.deep_mlp(120), train=True, device="cpu", name="deep").doc)
     page.set_viewport_size({"width": 440, "height": 900})
     open_tab(page, "arena")
