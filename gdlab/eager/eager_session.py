@@ -807,7 +807,8 @@ class EagerSession:
     @call
     @kinds(state=NAMED)
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a `state_dict`, bit by bit; everything is checked first."""
+        """Restore a `state_dict`, bit by bit; everything is checked first. A rule that is a function has to be made
+        before, by `gdlab.eager.rule`."""
         parameter_steps.load_state_dict(self, state)
 
     if TYPE_CHECKING:  # bound in gdlab/__init__.py

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gdlab.base.errors import ArgumentError, CheckpointError, EagerError, ShapeError
+from gdlab.base.errors import ArgumentError, CheckpointError, DTypeError, EagerError, ShapeError
+from gdlab.base.formats import narrowed
 from gdlab.base.types import Array, TensorType, f32
-from gdlab.base.words import natural
+from gdlab.base.words import plural
 from gdlab.devices.cpu.cpu_device import FLUSH_EVERY, flush
 from gdlab.eager.computing import QueueEngine, ReferenceEngine, array_of
 from gdlab.eager.grads import Grads, zeros
@@ -21,15 +22,17 @@ from gdlab.eager.rules import rule as rule_of_function
 from gdlab.eager.wide import moved
 from gdlab.plan.dispatch import Dispatch, ParameterUpdate, Stretch
 from gdlab.plan.records import PlanBuffer
-from gdlab.plan.rules import RULES, rule_of
+from gdlab.plan.rules import RULES, UpdateRule, rule_of
 from gdlab.plan.target import Target
 from gdlab.plan.update import update_dispatches
+from gdlab.session.arrays import is_real
 from gdlab.session.update_settings import Optimizer, checked, optimizer, scalars
 
 if TYPE_CHECKING:
     from gdlab.eager.eager_session import EagerSession
 
 
+FREE = ("lr", "weight_decay")  # numbers that may differ from step to step
 UserRule = Callable[..., Any]  # in op notation: (p, g, *state) -> (p, *state)
 
 
@@ -125,7 +128,7 @@ def _check_grads(session: EagerSession, grads: Any) -> dict[Param, AnyBuffer]:
 
 def _check_numbers(session: EagerSession, rule: Optimizer, reset_state: bool) -> dict[str, float]:
     """Return the numbers that moments depend on; they may not change while there are moments."""
-    lasting = {name: value for name, value in rule.numbers.items() if name not in ("lr", "weight_decay")}
+    lasting = {name: value for name, value in rule.numbers.items() if name not in FREE}
     states = set(RULES[rule.rule].state)
     if reset_state or not any(name in states for _, name in session.rules.moments):
         return lasting
@@ -273,46 +276,111 @@ def state_dict(session: EagerSession) -> dict[str, Array]:
         found[f"moment.{uid}.{name}"] = session.engine.download(buffer.block, buffer.type)
     for name, number in state.numbers.items():
         found[f"number.{name}"] = np.array(number)
-    found["counters"] = np.array([state.t, state.updates, session.step_number], np.int64)
+    found["counters"] = np.array([state.t, state.updates, session.step_number, len(state.moments)], np.int64)
     return found
 
 
 def load_state_dict(session: EagerSession, given: Mapping[str, Any]) -> None:
     """Check the whole state, then restore it."""
-    where = "eager.load_state_dict"
-    wanted = {f"param.{p.uid}.{p.name}": p for p in session.params}
-    params = {key for key in given if key.startswith("param.")}
-    if params != set(wanted) or "counters" not in given:
-        raise CheckpointError(where, "parameters", ", ".join(sorted(params)) or "none", ", ".join(wanted) or "none")
-    values = {p: _loaded(where, key, given[key], p.type.shape, session) for key, p in wanted.items()}
-    moments: dict[tuple[int, str], Array] = {}
-    for key in given:
-        kind, _, rest = key.partition(".")
-        uid, _, name = rest.partition(".")
-        if kind == "moment":
-            at = natural(uid)
-            if at is None or at >= len(session.params):
-                raise CheckpointError(where, key, f"parameter {uid}", f"0 … {len(session.params) - 1}")
-            moments[at, name] = _loaded(where, key, given[key], session.params[at].type.shape, session)
-    numbers = {key[7:]: float(given[key]) for key in given if key.startswith("number.")}
-    t, updates, number = (int(n) for n in np.asarray(given["counters"]).reshape(-1)[:3])
-    state, made = session.rules, dict[tuple[int, str], AnyBuffer]()
+    state, saved = session.rules, _SavedState(session, given)
+    made = dict[tuple[int, str], AnyBuffer]()
     try:
-        for (at, name), value in moments.items():
-            made[at, name] = session.uploaded(session.params[at].type, value)
+        for (uid, name), value in saved.moments.items():
+            made[uid, name] = session.uploaded(session.params[uid].type, value)
     except BaseException:
         for buffer in made.values():
             buffer.release()
         raise
     state.release()
-    for param, value in values.items():
+    for param, value in saved.values.items():
         param.set_host(value)
-    state.moments = made
-    state.numbers, state.t, state.updates, session.step_number = numbers, t, updates, number
+    state.moments, state.numbers = made, saved.numbers
+    state.t, state.updates, session.step_number = saved.counters
 
 
-def _loaded(where: str, key: str, data: Any, shape: tuple[int, ...], session: EagerSession) -> Array:
-    array = np.asarray(data)
-    if array.shape != shape or array.dtype.kind != "f":
-        raise CheckpointError(where, key, f"{array.dtype}{list(array.shape)}", f"floats of shape {list(shape)}")
-    return np.array(array, session.opts.scalar)
+class _SavedState:
+    """A `state_dict`, checked: values of parameters, moments, numbers and counters. The first key that is wrong raises
+    `CheckpointError`."""
+
+    def __init__(self, session: EagerSession, given: Mapping[str, Any]) -> None:
+        rules = [rule for rule in RULES.values() if rule.configurable]
+        params = {f"param.{p.uid}.{p.name}": p for p in session.params}
+        moments = {f"moment.{p.uid}.{s}": (p, s) for p in session.params for rule in rules for s in rule.state}
+        numbers = {f"number.{n}": n for rule in rules for n in _lasting(rule)}
+        for key in given:
+            if key not in params and key not in moments and key not in numbers and key != "counters":
+                wanted = "parameters of this session, counters, moments and numbers of rules that exist"
+                raise _wrong(key, "an unknown key", wanted)
+        for key in (*params, "counters"):
+            if key not in given:
+                raise _wrong(key, "nothing", "values of all parameters, and counters")
+        scalar = session.opts.scalar
+        self.values = {p: _floats(key, given, p.type, scalar) for key, p in params.items()}
+        self.moments = {(p.uid, s): _floats(key, given, p.type, scalar)
+                        for key, (p, s) in moments.items() if key in given}  # fmt: skip
+        self.numbers = {name: _number(key, given) for key, name in numbers.items() if key in given}
+        for uid, name in self.moments:
+            self._check_whole(uid, [rule for rule in rules if name in rule.state])
+        self.counters = _counters(given, len(self.moments))
+
+    def _check_whole(self, uid: int, rules: Sequence[UpdateRule]) -> None:
+        """Refuse moments of which none of these rules has all states and numbers."""
+        lacking = [
+            [f"moment.{uid}.{s}" for s in rule.state if (uid, s) not in self.moments]
+            + [f"number.{n}" for n in _lasting(rule) if n not in self.numbers]
+            for rule in rules
+        ]
+        if all(lacking):
+            raise _wrong(min(lacking, key=len)[0], "nothing", f"one beside the other moments of parameter {uid}")
+
+
+def _lasting(rule: UpdateRule) -> list[str]:
+    """Return the names of the numbers that the moments of a rule depend on."""
+    return [number.name for number in rule.numbers if number.name not in FREE]
+
+
+def _wrong(key: str, given: object, wanted: str) -> CheckpointError:
+    return CheckpointError("eager.load_state_dict", key, given, wanted)
+
+
+def _array(key: str, given: Mapping[str, Any]) -> Array:
+    """Return a value as an array; a file may be damaged where it is read."""
+    try:
+        return np.asarray(given[key])
+    except Exception as error:
+        raise _wrong(key, f"{type(error).__name__}: {error!s:.80}", "an array of real numbers") from None
+
+
+def _floats(key: str, given: Mapping[str, Any], type: TensorType, scalar: np.dtype[Any]) -> Array:
+    array = _array(key, given)
+    if array.shape != type.shape or array.dtype.kind != "f":
+        raise _wrong(key, f"{array.dtype}{list(array.shape)}", f"floats of shape {list(type.shape)}")
+    try:
+        held = narrowed("eager.load_state_dict", key, array, type.dtype) if scalar == np.float32 else array
+    except DTypeError as error:
+        raise _wrong(key, error.given, error.wanted) from None
+    return np.array(held, scalar)
+
+
+def _number(key: str, given: Mapping[str, Any]) -> float:
+    array = _array(key, given)
+    if array.size != 1:
+        raise _wrong(key, plural(array.size, "value"), "one number")
+    number = array.item()
+    if not is_real(number) or number < 0:
+        raise _wrong(key, f"{number!r:.80}", "a finite number ≥ 0")
+    return float(number)
+
+
+def _counters(given: Mapping[str, Any], moments: int) -> tuple[int, int, int]:
+    """Return the updates of rules that count, all updates, and the number of the recording. Moments are counted behind
+    them, so that none can be lost."""
+    array = _array("counters", given)
+    if array.shape != (4,) or array.dtype.kind not in "iu":
+        raise _wrong("counters", f"{array.dtype}{list(array.shape)}", "four integers")
+    t, updates, step, count = (int(n) for n in array)
+    if not 0 <= t <= updates < 2**63 or not 0 <= step < 2**32:
+        raise _wrong("counters", [t, updates, step, count], "0 ≤ updates that count ≤ updates, a step below 2^32")
+    if count != moments:
+        raise _wrong("moments", plural(moments, "array"), f"{count}, as counters tells")
+    return t, updates, step

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -163,6 +165,69 @@ def test_saved_state_goes_on_with_the_same_bits(device: str) -> None:
         c.load_state_dict(a.state_dict())
     for s in (a, b, c):
         s.close()
+
+
+class Unreadable(dict[str, Any]):
+    """A state whose file is damaged where one value lies."""
+
+    def __getitem__(self, key: str) -> Any:
+        if key == "moment.0.adam_v":
+            raise zlib.error("invalid block type")
+        return super().__getitem__(key)
+
+
+BAD_STATES: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
+    "a parameter less": ("param.1.b", lambda d: d.pop("param.1.b")),
+    "no counters": ("counters", lambda d: d.pop("counters")),
+    "a moment less": ("moment.0.adam_v", lambda d: d.pop("moment.0.adam_v")),
+    "a moment lost": ("moments", lambda d: [d.pop("moment.0.adam_v"), d.pop("moment.0.adam_m")]),
+    "a number less": ("number.beta2", lambda d: d.pop("number.beta2")),
+    "beyond float32": ("param.0.w", lambda d: d.update({"param.0.w": np.array([1.0, 1e300])})),
+    "a moment beyond float32": ("moment.1.adam_m", lambda d: d.update({"moment.1.adam_m": np.array([-1e39])})),
+    "shape": ("param.0.w", lambda d: d.update({"param.0.w": np.zeros(3)})),
+    "ragged": ("param.0.w", lambda d: d.update({"param.0.w": [[1.0], [2.0, 3.0]]})),
+    "unknown": ("junk", lambda d: d.update(junk=np.zeros(1))),
+    "unknown moment": ("moment.0.adam_w", lambda d: d.update({"moment.0.adam_w": np.zeros(2, np.float32)})),
+    "another spelling": ("moment.00.adam_m", lambda d: d.update({"moment.00.adam_m": np.zeros(2, np.float32)})),
+    "foreign moment": ("moment.2.adam_m", lambda d: d.update({"moment.2.adam_m": np.zeros(2, np.float32)})),
+    "unknown number": ("number.lr", lambda d: d.update({"number.lr": 0.1})),
+    "NaN": ("number.beta1", lambda d: d.update({"number.beta1": np.nan})),
+    "two numbers": ("number.beta1", lambda d: d.update({"number.beta1": np.zeros(2)})),
+    "text": ("number.epsilon", lambda d: d.update({"number.epsilon": "small"})),
+    "few counters": ("counters", lambda d: d.update(counters=np.zeros(2, np.int64))),
+    "counters of floats": ("counters", lambda d: d.update(counters=np.array([1.5, 2, 2, 4]))),
+    "a counter below 0": ("counters", lambda d: d.update(counters=np.array([-1, 2, 2, 4]))),
+    "more counted than made": ("counters", lambda d: d.update(counters=np.array([3, 2, 2, 4]))),
+    "a step of 33 bits": ("counters", lambda d: d.update(counters=np.array([2, 2, 2**32, 4]))),
+}  # fmt: skip
+
+
+def trained(scale: float) -> EagerSession:
+    s = EagerSession(device="cpu")
+    params = s.param([1.0, 2.0], "w"), s.param([3.0], "b")
+    for _ in range(2):
+        moved(s, Adam(0.1), params, scale)
+    return s
+
+
+@pytest.mark.parametrize("name", [*BAD_STATES, "unreadable"])
+def test_a_refused_state_changes_nothing_and_names_its_key(name: str) -> None:
+    s, other = trained(0.5), trained(-0.25)
+    before, live = s.state_dict(), s.engine.live_bytes
+    given = other.state_dict()
+    if name == "unreadable":
+        key, given = "moment.0.adam_v", Unreadable(given)
+    else:
+        key, spoil = BAD_STATES[name]
+        spoil(given)
+    with pytest.raises(CheckpointError, match=f"eager.load_state_dict: {re.escape(key)}: given"):
+        s.load_state_dict(given)
+    assert {k: v.tobytes() for k, v in s.state_dict().items()} == {k: v.tobytes() for k, v in before.items()}
+    assert s.engine.live_bytes == live
+    s.load_state_dict(other.state_dict())
+    assert [p.value.tobytes() for p in s.params] == [p.value.tobytes() for p in other.params]
+    s.close()
+    other.close()
 
 
 def test_gradients_that_are_missing(device: str) -> None:
