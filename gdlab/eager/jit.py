@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,10 +24,12 @@ ARGUMENT = "jit:"  # before the place of an argument in the name of its input
 
 @dataclass(slots=True)
 class _Planned:
-    """A recording as a session, with the host array and mirror of each parameter whose value it has."""
+    """A recording as a session, with the host array and mirror of each parameter whose value it has. `written`: the
+    parameters that a step writes in place."""
 
     export: TapeExport
     session: Session
+    written: Collection[Param]
     seen: dict[Param, tuple[object, object]] = field(default_factory=dict)
 
     def run(self, values: list[Array], step: int) -> Array:
@@ -44,6 +46,10 @@ class _Planned:
             put(name, value)
         self.session.progress.draw_offset = step - self.session.step_count
         self.session.step()
+        for name, param in self.export.params.items():
+            if param in self.written:
+                param.session.set_param_host_value(param, self.session.read_param(name))
+                self.seen[param] = param._host, param.mirror
         return self.session.read_output_by_index(0)
 
 
@@ -80,12 +86,14 @@ class Jitted:
             if session.counters()["readbacks"] > reads and not self.told:
                 self.told = True
                 warnings.warn("eager.jit: the function reads values: its control flow is kept as it went", stacklevel=3)
-            export = session.locked(to_graph, session, session.own("jit", result))
+            own = session.own("jit", result)
+            written = {param: TensorRef(own.graph, id) for id, param in own.graph.written.items() if id >= length}
+            export = session.locked(to_graph, session, [own, *written.values()])
         finally:
             session.tape.draws = draws
             session.tape.cut(length)
         config = SessionConfig(mode="inference", device=session._device)
-        return _Planned(export, build(export.graph, config)[0])
+        return _Planned(export, build(export.graph, config)[0], written.keys())
 
     def close(self) -> None:
         """Close the sessions of all plans."""

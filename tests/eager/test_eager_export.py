@@ -241,6 +241,31 @@ def test_a_function_runs_from_a_plan(device: str) -> None:
         wide.jit(f)
 
 
+@pytest.mark.parametrize("result", ["another value", "the written rows", "a write over a write"])
+def test_a_planned_function_writes_caches_as_a_recording_does(device: str, result: str) -> None:
+    with closing(EagerSession(device=device)) as s:
+        planned, recorded = s.param(np.zeros((4, 3)), "planned"), s.param(np.zeros((4, 3)), "recorded")
+
+        def written(x: Any, row: Any, cache: Any) -> Any:
+            rows = gd.cache_write(x, cache, row)
+            if result == "a write over a write":
+                return gd.cache_write(x + 1, rows, row)
+            return x.sum_all() if result == "another value" else rows.sum_all()
+
+        fast = s.jit(lambda x, row: written(x, row, s.use(planned)))
+        for step in range(3):
+            x, row = s.input(np.full((1, 3), step + 1.0)), s.input([step])
+            got = fast(x, row)
+            np.testing.assert_array_equal(got.numpy(), written(x, row, s.use(recorded)).numpy())
+            assert planned.value[step, 0] and planned.value.tobytes() == recorded.value.tobytes()
+            s.reset_tape()
+        s.set_param_host_value(planned, np.zeros((4, 3)))
+        fast(s.input(np.ones((1, 3))), s.input([1]))
+        assert planned.value.any(1).tolist() == [False, True, False, False]
+        s.reset_tape()
+        s.assert_no_leaks()
+
+
 def test_control_flow_in_a_planned_function_is_told_once() -> None:
     with closing(EagerSession(device="cpu")) as s:
         halved = s.jit(lambda x: x / 2 if float(x) > 1 else x)
