@@ -62,6 +62,13 @@ class EagerCompute(ABC):
         self.live_bytes -= block.nbytes
         self._release(block.memory)
 
+    def free_all(self) -> None:
+        """Release all memory, whoever refers to it."""
+        for block in tuple(self.alive):
+            block.references = 0
+            self.free(block)
+            block.memory = None
+
     @abstractmethod
     def _make(self, nbytes: int) -> Any: ...
 

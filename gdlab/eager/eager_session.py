@@ -247,7 +247,7 @@ class EagerSession:
             self.tracks = before
 
     def close(self) -> None:
-        """Download parameters and release everything; idempotent."""
+        """Download parameters and release everything, also gradients and buffers that are still held; idempotent."""
         if not self.open:
             return
         for jitted in self.jitted:
@@ -258,8 +258,8 @@ class EagerSession:
         for param in self.params:
             param.set_host(param.sync())
         self.tape.release()
-        self._release_dropped()
         self.rules.release()
+        self.engine.free_all()
         self.engine.collect()
         self.open = False
 

@@ -25,8 +25,8 @@ class Origin:
 
 
 class MemoryBlock:
-    """The memory of a tensor, released with its last reference; `references` counts the buffers that show it. `origin`
-    is told of what may outlive its recording."""
+    """The memory of a tensor, released with its last reference; `references` counts the buffers that show it, and is 0
+    after the release. `origin` is told of what may outlive its recording."""
 
     __slots__ = ("memory", "nbytes", "origin", "references")
 
@@ -53,15 +53,16 @@ class AnyBuffer:
 
     @property
     def released(self) -> bool:
-        """Whether this reference was released."""
-        return self._block is None
+        """Whether this reference was released, or its session closed."""
+        return self._block is None or not self._block.references
 
     @property
     def block(self) -> MemoryBlock:
         """The memory; `EagerError` after a release."""
-        if self._block is None:
+        block = self._block
+        if block is None or not block.references:
             raise EagerError("eager.buffer", str(self.type), "a released buffer", "a live one")
-        return self._block
+        return block
 
     def share(self, type: TensorType | None = None) -> AnyBuffer:
         """Return another reference to the same memory."""
@@ -70,7 +71,7 @@ class AnyBuffer:
     def release(self) -> bool:
         """Release the reference; the last one releases the memory. False where it was given up before."""
         block, self._block = self._block, None
-        if block is None:
+        if block is None or not block.references:
             return False
         block.references -= 1
         if not block.references:

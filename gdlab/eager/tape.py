@@ -58,11 +58,9 @@ class TensorRef(Value):
     @property
     def grad(self) -> Any:
         """The gradient of the last `backward` through the node, as an array (`create_graph`: a TensorRef), or None."""
-        found = self.graph.grads.get(self.id)
-        if not isinstance(found, AnyBuffer):
-            return found
         self.session.check_tape(self.graph, "grad", self.id)
-        return self.session.read_buffer(found)
+        found = self.graph.grads.get(self.id)
+        return self.session.read_buffer(found) if isinstance(found, AnyBuffer) else found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:  # type: ignore[override]
         array = self.numpy()

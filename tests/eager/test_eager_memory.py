@@ -372,3 +372,30 @@ def test_a_dtype_that_is_made_one_of_the_host_is_refused_by_adapters(s: EagerSes
                 refused(half)
     finally:
         register_conv(np.float16, before)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_close_releases_gradients_and_buffers_that_are_still_held(device: str, wide: bool) -> None:
+    s = EagerSession(device="cpu", scalar=np.float64) if wide else EagerSession(device=device)
+    w = s.param(np.ones(4), "w")
+    x = s.use(w)
+    loss = (x * x).sum_all()
+    grads, several = s.backward(loss), s.backward_scalar_dense_all(loss)
+    s.set_param_host_value(w, np.zeros(4))
+    twice = s.backward((x + s.use(w)).sum_all())  # two leaves of one parameter: added when they are asked for
+    buffer = s.to_any_buffer(np.ones(3, np.float32))
+    other, memory = s.owned_any_buffer("test", buffer), buffer.block
+    s.close()
+    assert s.engine.live_bytes == 0 and not s.engine.alive and memory.memory is None
+    assert all(b.released for b in (*grads.values(), *several, buffer, other))
+    for use in (lambda: grads.numpy(x), lambda: x.grad, lambda: s.read_buffer(buffer), lambda: s.of_any_buffer(other)):
+        with pytest.raises(EagerError, match=rf"session {s.number}: given a closed session, wanted an open one"):
+            use()
+    for held in (buffer.share, twice.by_param):
+        with pytest.raises(EagerError, match="given a released buffer, wanted a live one"):
+            held()
+    assert not buffer.release()
+    grads.release()
+    del twice, several
+    gc.collect()
+    assert s.engine.live_bytes == 0 and s.engine.frees == s.engine.allocs

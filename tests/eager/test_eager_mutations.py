@@ -90,7 +90,7 @@ def _life(s: EagerSession) -> None:
     assert s.counters()["dispatches"] == before + 1 and "%1" in str(s) and "add" in str(s)
     assert repr(s.tape).endswith("2 nodes>") and s.tape.source(1)
     s.reset_tape()
-    assert s.generation == 2 and len(s.tape) == 0
+    assert s.generation == 2 and len(s.tape) == 0 and s.engine.live_bytes == 0
     for refused in (lambda: y + 1, lambda: s.own("mine", y), lambda: s.check_tape(y.graph, "mine", 0)):
         with raising(EagerError, "stale handle"):
             refused()
