@@ -261,8 +261,13 @@ def _with_plain_gradients(graph: Graph) -> Graph:
 
 
 def _names(graph: Graph) -> list[str]:
-    """Return the names of the outputs, `out{i}` for one without a name."""
-    return [name or f"out{i}" for i, name in enumerate(graph.output_names)]
+    """Return the names of the outputs, `out{i}` for one without a name; `GraphError` if two are the same."""
+    names = [name or f"out{i}" for i, name in enumerate(graph.output_names)]
+    if len(set(names)) < len(names):
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        places = " and ".join(str(i) for i, name in enumerate(names) if name == twice)
+        raise GraphError(WHERE, "output names", f"{twice!r} for outputs {places}", "each name once (out{i}: no name)")
+    return names
 
 
 def _visible_names(graph: Graph) -> list[str]:

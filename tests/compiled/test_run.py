@@ -118,6 +118,16 @@ def test_graphs_that_cannot_be_compiled_are_refused() -> None:
         build_compiled_graph(g, "cpu")
 
 
+@pytest.mark.parametrize("names", [["", "out0"], ["out1", ""], ["y", "y"]])
+def test_two_outputs_of_one_name_are_refused(names: list[str]) -> None:
+    with Graph() as g:
+        x = ops.input("x", (2,))
+        g.set_output_ids([(value.id, name) for value, name in zip((x + 1, x * 2), names, strict=True)])
+    twice = re.escape(repr(names[0] or names[1]))
+    with pytest.raises(GraphError, match=f"build_compiled_graph: output names: given {twice} for outputs 0 and 1"):
+        build_compiled_graph(g, "cpu")
+
+
 # C-02 -----------------------------------------------------------------------------------------------------------------
 def test_outputs_stand_in_order_each_in_memory_of_its_own(device: str) -> None:
     with Graph() as g:
