@@ -54,6 +54,13 @@ def resolve_bucket_axes(
     hidden = [name for name in inputs if name.startswith(HIDDEN)]
     if hidden:
         raise ArgumentError(WHERE, "input", repr(hidden[0]), f"names that do not begin with {HIDDEN}")
+    return bucket_extent(inputs, bucket_axes)
+
+
+def bucket_extent(
+    inputs: Mapping[str, TensorType], bucket_axes: bool | Mapping[str, int | Sequence[int]]
+) -> tuple[dict[str, tuple[int, ...]], int]:
+    """Return the bucket axes of inputs of these types, and their extent, as `resolve_bucket_axes` does."""
     axes = {name: _axes_of(name, given, inputs) for name, given in _by_input(bucket_axes, inputs).items()}
     extents = {inputs[name].shape[axis] for name, chosen in axes.items() for axis in chosen}
     if not extents:

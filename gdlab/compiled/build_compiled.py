@@ -15,19 +15,29 @@ from gdlab.autodiff import differentiate
 from gdlab.base.errors import ArgumentError, GraphError, LoadError, SessionError, unknown_name
 from gdlab.base.formats import check_boundary
 from gdlab.base.kinds import PATH, kinds
-from gdlab.base.types import DType
-from gdlab.compiled.active_extent import HIDDEN, bounded, bounded_with_gradients, resolve_bucket_axes
+from gdlab.base.types import DType, TensorType
+from gdlab.base.words import listed, plural
+from gdlab.compiled.active_extent import (
+    EXTENT,
+    HIDDEN,
+    bounded,
+    bounded_with_gradients,
+    bucket_extent,
+    resolve_bucket_axes,
+)
 from gdlab.compiled.boundary_values import PACKED, Port, TensorSpec, with_packed
 from gdlab.compiled.compiled_graph import CompiledGraph, GraphSignature
-from gdlab.compiled.expert_routing import ExpertLayer, hidden_last, with_hidden_outputs, with_tables
-from gdlab.compiled.saved import SavedBoundary, read_saved
+from gdlab.compiled.expert_routing import ExpertLayer, check_layer, hidden_last, with_hidden_outputs, with_tables
+from gdlab.compiled.saved import SavedBoundary, read_saved, refusing
 from gdlab.graph import Graph, Value
 from gdlab.op.storage import derived_parameters, trained_parameters, written_in_place
 from gdlab.ops import pack16, round_to
 from gdlab.ops import slice as slice_of
+from gdlab.plan.records import ExecutionPlan
 from gdlab.plan.target import Target
 from gdlab.rewrite import OptimizeReport
 from gdlab.session import DeviceLike, Session, SessionConfig, build, open_session, resolve_device
+from gdlab.session.arrays import aligned
 from gdlab.session.values import Values
 
 WHERE = "build_compiled_graph"
@@ -133,16 +143,46 @@ def load_compiled_graph(path: str | os.PathLike[str], device: DeviceLike = "auto
     if opened.target != plan.target:
         told = [f"{t.kind}, {t.adapter_class}, {_digest(t)}" for t in (plan.target, opened.target)]
         raise LoadError("load_compiled_graph", what, f"a plan for {told[0]}", f"one for this device: {told[1]}")
-    if saved.stored and saved.stored.keys() != dict(plan.stored_params).keys():
-        raise LoadError("load_compiled_graph", what, f"parameters {sorted(saved.stored)}", "those of its plan")
-    session = open_session(plan, opened)
-    try:
-        made = CompiledGraph(session, OptimizeReport.empty(), _signature(session, edge))
-        made.load_stored(saved.stored, edge.unset)
-    except BaseException:
-        session.close()
-        raise
+    with refusing(path):
+        _check_edge(plan, edge)
+        if saved.stored and saved.stored.keys() != dict(plan.stored_params).keys():
+            raise LoadError("load_compiled_graph", what, f"parameters {sorted(saved.stored)}", "those of its plan")
+        session = open_session(plan, opened)
+        try:
+            made = CompiledGraph(session, OptimizeReport.empty(), _signature(session, edge))
+            made.load_stored(saved.stored, edge.unset)
+        except BaseException:
+            session.close()
+            raise
     return made
+
+
+def _check_edge(plan: ExecutionPlan, edge: SavedBoundary) -> None:
+    """Check the signature of a file against its plan, which is checked already: a run relies on both."""
+    where, outputs = "signature", _visible_names(plan.graph)
+    inputs = {name: type for name, type in plan.input_types.items() if not name.startswith(HIDDEN)}
+    if plan.mode != "inference" or plan.param_grad_pairs:
+        raise ArgumentError(where, "plan", f"one for {plan.mode}", "one for inference, without gradients")
+    for what, dtypes, names in (("inputs", edge.inputs, list(inputs)), ("outputs", edge.outputs, outputs)):
+        if len(dtypes) != len(names):
+            raise ArgumentError(where, what, plural(len(dtypes), "dtype"), f"one for each of {listed(names)}")
+        for name, dtype in zip(names, dtypes, strict=True):
+            check_boundary(where, f"boundary of {name!r}", dtype)
+    need = sum(aligned(TensorType(b.shape, b.dtype).size_bytes) for b in plan.buffers)
+    if (given := sum(slot.nbytes for slot in plan.memory.slots)) > need:
+        raise ArgumentError(where, "memory", f"{given} bytes", f"at most {need}, those of all buffers")
+    for value, buffer in zip(plan.graph.outputs, plan.output_buffers, strict=True):
+        if value.type.size_bytes != plan.buffers[buffer].nbytes:
+            raise ArgumentError(where, "output", str(value.type), f"{plan.buffers[buffer].nbytes} bytes")
+    _checked_limits(edge.max_in_flight, edge.landing_bytes, edge.moe_transient)
+    for name in (*edge.states, *edge.unset, *(weight for layer in edge.layers for weight in layer.weights)):
+        if name not in plan.param_types:
+            raise unknown_name(where, "parameter", name, plan.param_types)
+    axes, upper = bucket_extent(inputs, dict(edge.axes)) if edge.axes else ({}, None)
+    if axes != dict(edge.axes) or upper != edge.upper or (EXTENT in plan.input_types) != (upper is not None):
+        raise ArgumentError(where, "bucket axes", f"{edge.axes} of extent {edge.upper}", "those of its plan")
+    for number, layer in enumerate(edge.layers):
+        check_layer(where, number, layer, plan.graph)
 
 
 def _digest(target: Target) -> str:

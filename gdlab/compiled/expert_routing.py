@@ -136,6 +136,17 @@ def _layer(graph: Graph, number: int, source: int, nodes: Sequence[int], routed:
     return ExpertLayer(number, experts, weights if leaves else (), routed, bounded, live)
 
 
+def check_layer(where: str, number: int, layer: ExpertLayer, graph: Graph) -> None:
+    """Raise `ArgumentError` unless a layer of a file has this number, numbers of experts that are extents of the graph,
+    and the hidden outputs that it needs."""
+    needed = [INDEX] + [LIVE] * layer.live + [CHOICE] * layer.routed + [CHOSEN_LIVE] * (layer.live and layer.routed)
+    missing = {f"{name}{number}" for name in needed} - {*graph.output_names}
+    extents = {node.type.shape[0] for node in graph}
+    if layer.number != number or not layer.experts or missing or not extents.issuperset(layer.experts):
+        given, wanted = f"{layer!r:.200}", "the number of its place, its experts, and their numbers as hidden outputs"
+        raise ArgumentError(where, f"layer {number}", given, wanted)
+
+
 def _moved_from(graph: Graph, id: int) -> Iterator[int]:
     """Yield the sources of a u32 node's elements: nodes that movements of elements lead back to."""
     moves, todo, seen = ops_that(lambda op: op.family in ("movement", "index"), graph), [id], set[int]()

@@ -9,15 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from gdlab.base.errors import GdlabError, LoadError
+from gdlab.base.errors import LoadError
 from gdlab.base.files import open_regular, write_file
 from gdlab.base.types import Array
+from gdlab.base.words import clipped
 from gdlab.compiled.expert_routing import ExpertLayer
 from gdlab.plan.codec import decode, encode, plan_of
 from gdlab.plan.plan_cache import versions
@@ -26,7 +28,6 @@ from gdlab.plan.records import ExecutionPlan
 FORMAT = 1
 LOAD = "load_compiled_graph"
 PARAMETER = "parameter/"
-_DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, GdlabError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +71,28 @@ def write_saved(path: str | os.PathLike[str], saved: SavedGraph) -> None:
 
 def read_saved(path: str | os.PathLike[str]) -> SavedGraph:
     """Read a file; raise `LoadError` for one that is damaged, or of another version."""
-    from safetensors import SafetensorError
     from safetensors.numpy import load
 
-    try:
+    with refusing(path):
         with open_regular(path) as file:
             tensors = load(file.read())
         head = json.loads(tensors.pop("head").tobytes())
         _check_head(path, head, tensors)
         body = json.loads(tensors.pop("body").tobytes())
         plan, edge = plan_of(body["plan"]), decode(body["edge"], SavedBoundary)
-    except LoadError:
-        raise
-    except (OSError, SafetensorError, *_DAMAGE) as error:
-        raise _refused(path, f"{type(error).__name__}: {str(error)[:80]}", "what CompiledGraph.save writes") from None
-    return SavedGraph(plan, edge, {name.removeprefix(PARAMETER): data for name, data in tensors.items()})
+        return SavedGraph(plan, edge, {name.removeprefix(PARAMETER): data for name, data in tensors.items()})
+
+
+@contextmanager
+def refusing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raise `LoadError` for any error of the block: nobody vouches for what a file holds."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, LoadError) and error.where == LOAD:
+            raise
+        given = f"{type(error).__name__}: {clipped(str(error), 200)}"
+        raise _refused(path, given, "what CompiledGraph.save writes") from error
 
 
 def _check_head(path: str | os.PathLike[str], head: Mapping[str, object], tensors: Mapping[str, Array]) -> None:

@@ -344,7 +344,8 @@ class Dispatch:
 
         With `scalars` one more read-only binding follows: the per-step scalars, an array<f32> in `SCALARS` order.
         """
-        read: list[tuple[int, Literal["r", "w"]]] = [(b, "r") for b in self.reads if b not in self.writes]
+        written = {*self.writes}
+        read: list[tuple[int, Literal["r", "w"]]] = [(b, "r") for b in self.reads if b not in written]
         write: list[tuple[int, Literal["r", "w"]]] = [(b, "w") for b in self.writes]
         return (*read, *write)
 

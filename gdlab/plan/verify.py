@@ -7,6 +7,7 @@ import heapq
 import itertools
 import math
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from gdlab.plan.target import ALIGN, Limits
 # kinds of buffers that hold something before the first dispatch
 _HELD = ("input", "parameter", "derived", "constant", "state")
 
+WRITTEN_OUT = 1024  # more than any number of a schedule that decides how long the text of a kernel is
 
 _VALID: dict[int, weakref.ref[ExecutionPlan]] = {}  # by id: a plan is checked once, however often it is opened
 
@@ -83,10 +85,10 @@ def _check_bindings(
     if count > limits.storage_buffers:
         raise CompileError(where, "bindings", count, f"at most {limits.storage_buffers} storage buffers")
     written = {slot_of[b] for b, access in bindings if access == "w"}
-    slots = [slot_of[b] for b, _ in bindings]
+    times_bound = Counter(slot_of[b] for b, _ in bindings)
     for number, (b, access) in enumerate(bindings):
-        if slots[number] in written and slots.count(slots[number]) > 1:
-            times = slots.count(slots[number])
+        times = times_bound[slot_of[b]]
+        if times > 1 and slot_of[b] in written:
             raise CompileError(where, f"binding {number}", f"a written buffer bound {times} times", "once")
         nbytes = buffers[b].nbytes
         if not 0 < nbytes <= limits.binding_bytes or nbytes % 4:
@@ -101,6 +103,9 @@ def _check_grid(where: str, d: Dispatch, limits: Limits) -> None:
         raise CompileError(where, "workgroups", list(d.workgroups), f"1 … {limits.workgroups_per_axis} per axis")
     if not 1 <= math.prod(d.workgroup_size) <= limits.invocations:
         raise CompileError(where, "workgroup size", list(d.workgroup_size), f"1 … {limits.invocations} invocations")
+    written_out = math.prod(d.params[3:5]) if d.variant.startswith("tile ") else 1  # of a tile, per invocation
+    if d.params and not (1 <= min(d.params) and max(*d.params[:6], written_out) <= WRITTEN_OUT):
+        raise CompileError(where, "schedule", list(d.params), f"numbers in 1 … {WRITTEN_OUT}")
 
 
 def _check_fields(where: str, d: Dispatch, buffers: Sequence[PlanBuffer]) -> None:
@@ -364,8 +369,9 @@ def _conflict(one: int, other: int, buffer: int, how: str) -> CompileError:
 def _check_written_before_read(plan: ExecutionPlan) -> None:
     written = [b.kind in _HELD for b in plan.buffers]
     for d in plan.dispatches:
+        reads = {*d.reads}
         for number, (b, _) in enumerate(d.bindings):
-            if b in d.reads and not written[b]:
+            if b in reads and not written[b]:
                 name = plan.buffers[b].name or f"buffer {b}"
                 raise CompileError(f"dispatch {d.index}", f"binding {number}", f"{name}, unwritten", "a written buffer")
         for b in d.writes:

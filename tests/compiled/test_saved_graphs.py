@@ -3,17 +3,22 @@ is."""
 
 from __future__ import annotations
 
+import copy
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
+from time import perf_counter
+from typing import Any
 
 import numpy as np
 import pytest
 from compiled_graphs import X, graph_of, ready, recurrence, same, small, state
 from places import REPO
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 from gdlab import ops
 from gdlab.base.errors import (
@@ -149,6 +154,99 @@ def test_a_damaged_file_is_refused_and_nothing_is_opened(tmp_path: Path, monkeyp
     with pytest.raises(LoadError, match="IsADirectoryError"):
         load_compiled_graph(tmp_path, "cpu")
     assert not opened
+
+
+# hostile files: their digest is right -------------------------------------------------------------------------------
+def bucketed(path: Path) -> dict[str, np.ndarray]:
+    """Save a bucketed graph with 16-bit boundaries; return the tensors of the file."""
+    graph = build_compiled_graph(network(), "cpu", boundary={"x": "bf16", "y": "f16"}, bucket_axes=True)
+    graph.initialize(1)
+    graph.save(path, weights=True)
+    return load(path.read_bytes())
+
+
+def rewrite(path: Path, tensors: dict[str, np.ndarray], body: bytes) -> None:
+    """Write the file again with another body, and the digest of it."""
+    held = {**tensors, "body": np.frombuffer(body, np.uint8)}
+    del held["head"]
+    head = json.dumps({"format": saved.FORMAT, "versions": saved.versions(), "digest": saved._digest(held)})
+    path.write_bytes(save({"head": np.frombuffer(head.encode(), np.uint8), **held}))
+
+
+SPOILED: dict[str, tuple[tuple[Any, ...], Any]] = {
+    "an input less": (("edge", "inputs"), []),
+    "an output more": (("edge", "outputs"), ["f16", "f32"]),
+    "an unknown dtype": (("edge", "outputs"), ["f8"]),
+    "an unknown state": (("edge", "states"), ["v"]),
+    "an unknown parameter": (("edge", "unset"), ["v"]),
+    "no such input": (("edge", "axes"), [["z", [0]]]),
+    "no such axis": (("edge", "axes"), [["x", [2]]]),
+    "another extent": (("edge", "upper"), 5),
+    "no extent": (("edge", "upper"), None),
+    "no axes": (("edge", "axes"), []),
+    "too many in flight": (("edge", "max_in_flight"), 1 << 40),
+    "no landing": (("edge", "landing_bytes"), 0),
+    "no pages": (("edge", "moe_transient"), -1),
+    "a layer": (("edge", "layers"), [{"number": 0, "experts": [1 << 50], "weights": [], "routed": False,
+                                      "bounded": True, "live": False}]),
+    "a plan for training": (("plan", "mode"), "training"),
+    "an output of another node": (("plan", "graph", "outputs", 0, 0), 0),
+    "a name that is no text": (("plan", "graph", "outputs", 0, 1), 7),
+    "a wide shape": (("plan", "buffers", 0, "shape", 0), 1 << 40),
+    "much memory": (("plan", "memory", "slots", 0, "bytes"), 1 << 33),
+    "a long kernel": (("plan", "dispatches", 0, "params"), [1, 1, 1, 1 << 40]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_a_file_that_is_wrong_with_a_right_digest_is_refused(tmp_path: Path, name: str) -> None:
+    path, (keys, value) = tmp_path / "g", SPOILED[name]
+    tensors = bucketed(path)
+    body = at = json.loads(tensors["body"].tobytes())
+    for key in keys[:-1]:
+        at = at[key]
+    at[keys[-1]] = value
+    rewrite(path, tensors, json.dumps(body).encode())
+    with pytest.raises(LoadError, match="load_compiled_graph: file .* wanted what CompiledGraph.save writes"):
+        load_compiled_graph(path)
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"plan":' * 50_000, b'{"plan": {}}', b"9" * 5_000, b"\xff"])
+def test_a_body_that_is_no_plan_is_refused(tmp_path: Path, body: bytes) -> None:
+    path = tmp_path / "g"
+    rewrite(path, bucketed(path), body)
+    with pytest.raises(LoadError, match="load_compiled_graph: file"):
+        load_compiled_graph(path)
+
+
+def places(tree: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    rows = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, value in rows:
+        yield (*above, key)
+        yield from places(value, (*above, key))
+
+
+def test_a_file_with_any_wrong_value_is_refused_or_loaded(tmp_path: Path) -> None:
+    """A mutation that stays a valid plan is loaded; nothing but `LoadError` is raised, and none takes long."""
+    path, random = tmp_path / "g", Random(7)
+    tensors = bucketed(path)
+    whole = json.loads(tensors["body"].tobytes())
+    keys = list(places(whole))
+    refused = 0
+    for _ in range(400):
+        body = at = copy.deepcopy(whole)
+        *above, last = random.choice(keys)
+        for key in above:
+            at = at[key]
+        at[last] = random.choice([None, True, -1, 0, 3, 1 << 31, 1 << 62, 0.5, "", "x", "f32[4, 4]", [], {}, [0]])
+        rewrite(path, tensors, json.dumps(body).encode())
+        begun = perf_counter()
+        try:
+            load_compiled_graph(path).close()
+        except LoadError:
+            refused += 1
+        assert perf_counter() - begun < 10, (above, last)
+    assert 200 < refused < 400
 
 
 def test_another_version_and_another_target_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
