@@ -10,10 +10,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gdlab.base.closing import Closing
 from gdlab.base.errors import ActiveExtentUnsupported, ArgumentError, SessionError, ShapeError, unknown_name
-from gdlab.base.kinds import FUNCTION, INTEGER, SEVERAL, TEXT, Kind, check_kind, instance, kinds
+from gdlab.base.kinds import FUNCTION, INTEGER, NAMED, SEVERAL, TEXT, Kind, check_kind, either, instance, kinds
 from gdlab.base.types import Array
 from gdlab.base.words import plural
+from gdlab.compiled.boundary_values import named_values
 from gdlab.compiled.buckets import bucket_of, checked_buckets, pad_rows, power_of_two_buckets, slice_rows
 from gdlab.compiled.build_compiled import DEFAULT, DEFAULT_LIMITS, CompiledOptions, build_graph
 from gdlab.compiled.compiled_graph import CompiledGraph
@@ -23,6 +25,7 @@ from gdlab.session import DeviceLike
 
 EXACT = 8  # graphs kept that are compiled at the rows that there are
 WHERE = "BucketedCompileCache"
+PARAMS = either("a mapping from names, or a function that returns one", NAMED, FUNCTION)
 Params = Mapping[str, Any]
 Build = Callable[[int], Graph | tuple[Graph, Params]]
 
@@ -41,7 +44,7 @@ class CacheRunInput:
     row_inner: int | None = None
 
 
-class BucketedCompileCache:
+class BucketedCompileCache(Closing):
     """A graph compiled at the upper end of each bucket of extents, at its first use. All buckets share one copy of the
     parameters on the device; those whose type depends on the extent are a bucket's own.
 
@@ -65,12 +68,14 @@ class BucketedCompileCache:
         bucket_random: bool = False,
     ) -> None:
         self.device, self.buckets = device, checked_buckets(buckets)
-        if max_resident is not None and (isinstance(max_resident, bool) or max_resident < 1):
+        if max_resident is not None and not (INTEGER.holds(max_resident) and max_resident >= 1):
             raise ArgumentError(WHERE, "max_resident", repr(max_resident), "an int of 1 or more, or None")
         if on_unsupported not in ("error", "exact"):
             raise ArgumentError(WHERE, "on_unsupported", repr(on_unsupported), "'error' or 'exact'")
+        if params is not None:
+            check_kind(WHERE, "params", params, PARAMS)
         self.bucket_axes, self.max_resident, self.on_unsupported = bucket_axes, max_resident, on_unsupported
-        self.exact_runs = 0
+        self.exact_runs, self.closed = 0, False
         self._options = optimize, boundary or {}, bucket_random
         self._params = params if params is None or callable(params) else {n: _own(data) for n, data in params.items()}
         self._compiled: dict[int, CompiledGraph] = {}  # by bucket, the one used longest ago first
@@ -101,7 +106,12 @@ class BucketedCompileCache:
         return bucket_of(self.buckets, key)
 
     def __repr__(self) -> str:
-        return f"<BucketedCompileCache: {self.compiled_count} of {plural(self.total_buckets, 'bucket')} compiled>"
+        compiled = f"{self.compiled_count} of {plural(self.total_buckets, 'bucket')} compiled"
+        return f"<BucketedCompileCache: {'closed' if self.closed else compiled}>"
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise SessionError(WHERE, "cache", "closed", "an open one")
 
     # compiling --------------------------------------------------------------------------------------------------------
     @kinds(key=INTEGER, build=FUNCTION)
@@ -112,18 +122,25 @@ class BucketedCompileCache:
         if index is None:
             return None
         upper = self.buckets[index].stop - 1
+        return upper, self._graph_of(index, upper, build)
+
+    def _graph_of(self, index: int, upper: int, build: Build) -> CompiledGraph:
         with self._lock:
+            self._check_open()
             graph = self._compiled.pop(index, None)
             if graph is None:
                 graph = self._build(index, upper, build, self.bucket_axes)
             self._compiled[index] = graph
             while self.max_resident is not None and len(self._compiled) > self.max_resident:
                 self._compiled.pop(next(iter(self._compiled))).close()
-        return upper, graph
+            return graph
 
     def _build(self, index: int, upper: int, build: Build, axes: Any) -> CompiledGraph:
         made = build(upper)
-        graph, given = made if isinstance(made, tuple) else (made, {})
+        graph, given = made if isinstance(made, tuple) and len(made) == 2 else (made, {})
+        if not isinstance(graph, Graph) or not NAMED.holds(given):
+            wanted = "a Graph, or (Graph, values by parameter)"
+            raise ArgumentError(WHERE, f"build({upper})", type(made).__name__, wanted)
         source = next(iter((*self._compiled.values(), *self._exact.values())), None)
         if axes is True:
             axes = {node.name: 0 for node in graph.inputs if node.type.rank and node.type.shape[0] == upper}
@@ -150,6 +167,7 @@ class BucketedCompileCache:
     def _fill(self, compiled: CompiledGraph, given: Params, shared: frozenset[str]) -> None:
         """Set the parameters that have no value on the device yet."""
         ours = self._params() if callable(self._params) else self._params or {}
+        check_kind(WHERE, "params()", ours, NAMED)
         values = {**ours, **given, **self._set} if not shared else {**ours, **given}
         unset = set(compiled.session.unset_parameters)
         for name in values:
@@ -162,6 +180,7 @@ class BucketedCompileCache:
     def set_param(self, name: str, data: Any) -> None:
         """Set a parameter of all buckets, also of those that are compiled later."""
         with self._lock:
+            self._check_open()
             if name in self._own:
                 given = f"one of its own in the buckets {', '.join(map(str, sorted(self._own[name])))}"
                 raise SessionError("set_param", f"parameter {name}", given, "set_param of each bucket's graph")
@@ -172,8 +191,9 @@ class BucketedCompileCache:
                 graph.set_param(name, data)
 
     def close(self) -> None:
-        """Close all compiled graphs."""
+        """Close all compiled graphs; idempotent."""
         with self._lock:
+            self.closed = True
             for graph in (*self._compiled.values(), *self._exact.values()):
                 graph.close()
             self._compiled.clear()
@@ -204,16 +224,22 @@ class BucketedCompileCache:
         for entry in given:
             check_kind("run_padded_mixed", "an entry of inputs", entry, MIXED)
             check_kind("run_padded_mixed", "name of an input", entry.name, TEXT)
+            if entry.row_inner is not None:
+                check_kind("run_padded_mixed", f"row_inner of {entry.name!r}", entry.row_inner, INTEGER)
+        by_name = named_values("run_padded", [(entry.name, entry) for entry in given])
+        index = self.bucket_for(key)
+        if index is None:
+            return None
+        upper = self.buckets[index].stop - 1
         try:
-            found = self.get_or_compile(key, build)
+            graph = self._graph_of(index, upper, build)
         except ActiveExtentUnsupported:
             if self.on_unsupported == "error":
                 raise
-            return self._run_exact(actual_rows, build, given, output_inners)
-        if found is None:
-            return None
-        upper, graph = found
-        values = {i.name: _padded(graph, i, actual_rows, upper) for i in given}
+            _check_rows(actual_rows, 1, upper)
+            return self._run_exact(actual_rows, build, by_name, output_inners)
+        values = {name: _padded(graph, i, actual_rows, upper) for name, i in by_name.items()}
+        _check_rows(actual_rows, 0, upper)
         inners = _checked_inners(graph, output_inners, upper)
         request = graph.launcher.resolve("run_padded", values)
         at = LaunchRequest("run_padded", request.values, None if actual_rows == upper else actual_rows)
@@ -222,7 +248,7 @@ class BucketedCompileCache:
         return upper, [slice_rows(array, inner, actual_rows) if inner else array for array, inner in cut]
 
     def _run_exact(
-        self, rows: int, build: Build, inputs: Sequence[CacheRunInput], output_inners: Sequence[int]
+        self, rows: int, build: Build, inputs: Mapping[str, CacheRunInput], output_inners: Sequence[int]
     ) -> tuple[int, list[Array]]:
         with self._lock:
             if rows not in self._exact:
@@ -232,7 +258,7 @@ class BucketedCompileCache:
             graph = self._exact[rows]
             self.exact_runs += 1
         inners = _checked_inners(graph, output_inners, rows)
-        arrays = graph.run({i.name: i.data for i in inputs})
+        arrays = graph.run({name: _padded(graph, i, rows, rows) for name, i in inputs.items()})
         return rows, [array.ravel() if inner else array for array, inner in zip(arrays, inners, strict=True)]
 
 
@@ -240,19 +266,26 @@ TRIPLE = Kind("(name, data, elements of a row)", lambda given: isinstance(given,
 MIXED = instance(CacheRunInput, "CacheRunInput(name, data, row_inner)")
 
 
+def _check_rows(rows: int, least: int, upper: int) -> None:
+    if not least <= rows <= upper:
+        raise ShapeError("run_padded", "actual_rows", rows, f"{least} … {upper}")
+
+
 def _padded(graph: CompiledGraph, input: CacheRunInput, rows: int, upper: int) -> Any:
-    """Return the data of an input, padded if it has rows."""
-    what, inner = f"input {input.name!r}", input.row_inner
+    """Return the data of an input, padded if it has rows; a graph without bucket axes is compiled at the rows."""
+    what, inner, of = f"input {input.name!r}", input.row_inner, graph.signature
     if inner is None:
         return input.data
-    if input.name not in graph.signature.inputs:
-        raise unknown_name("run_padded", "input", str(input.name), graph.signature.inputs)
-    if 0 not in graph.signature.axes.get(input.name, ()):
+    if input.name not in of.inputs:
+        raise unknown_name("run_padded", "input", str(input.name), of.inputs)
+    if of.upper is not None and 0 not in of.axes.get(input.name, ()):
         raise ArgumentError("run_padded", what, "one to be padded, whose axis 0 is no bucket axis", "row_inner=None")
-    data = np.asarray(input.data)
-    padded = pad_rows(data, inner, upper)
-    if data.size != rows * inner:
-        raise ShapeError("run_padded", what, plural(data.size // inner, "row"), f"{rows}: actual_rows")
+    size = of.inputs[input.name].size
+    if inner > 0 and size != upper * inner:
+        raise ShapeError("run_padded", what, f"rows of {plural(inner, 'element')}", f"{upper} rows: {size} elements")
+    padded = pad_rows(input.data, inner, upper)
+    if (given := np.size(input.data)) != rows * inner:
+        raise ShapeError("run_padded", what, plural(given // inner, "row"), f"{rows}: actual_rows")
     return padded
 
 
@@ -260,7 +293,7 @@ def _checked_inners(graph: CompiledGraph, inners: Sequence[int], upper: int) -> 
     """Return the elements of a row of each output, 0 for outputs that are returned whole."""
     given, count = list(inners), len(graph.signature.outputs)
     if len(given) > count:
-        raise ArgumentError("run_padded", "output_inners", plural(len(given), "entry"), f"at most {count}")
+        raise ArgumentError("run_padded", "output_inners", plural(len(given), "number"), f"at most {count}")
     for inner in given:
         check_kind("run_padded", "an entry of output_inners", inner, INTEGER)
     found = [*given, *[0] * (count - len(given))]

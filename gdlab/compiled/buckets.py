@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, ShapeError
+from gdlab.base.kinds import INTEGER, SEVERAL, check_kind, kinds
 from gdlab.base.types import Array
 
 __all__ = ["bucket_of", "checked_buckets", "pad_rows", "power_of_two_buckets", "slice_rows"]
@@ -22,6 +23,7 @@ def checked_buckets(buckets: Iterable[range]) -> tuple[range, ...]:
 
     Raises `ArgumentError`, which names the index of the first bad one.
     """
+    check_kind("buckets", "ranges", buckets, SEVERAL)
     found = tuple(buckets)
     if not found:
         raise ArgumentError("buckets", "ranges", "none", "at least one range")
@@ -68,6 +70,7 @@ def power_of_two_buckets(min: int, max: int) -> tuple[range, ...]:
 
 
 # rows -----------------------------------------------------------------------------------------------------------------
+@kinds(inner=INTEGER, upper=INTEGER)
 def pad_rows(data: Any, inner: int, upper: int) -> Array:
     """Return the rows of `inner` elements each as a flat array of `upper` rows, padded with zeros.
 
@@ -83,6 +86,7 @@ def pad_rows(data: Any, inner: int, upper: int) -> Array:
     return padded
 
 
+@kinds(inner=INTEGER, actual=INTEGER)
 def slice_rows(data: Any, inner: int, actual: int) -> Array:
     """Return a flat copy of the first `actual` rows of `inner` elements each.
 
@@ -96,7 +100,10 @@ def slice_rows(data: Any, inner: int, actual: int) -> Array:
 
 def _rows(where: str, data: Any, inner: int) -> tuple[Array, int]:
     """Return the elements as a flat array, and the number of rows."""
-    flat = np.ravel(np.asarray(data))
+    try:
+        flat = np.ravel(np.asarray(data))
+    except (TypeError, ValueError, OverflowError):
+        raise ShapeError(where, "data", "a ragged sequence", "an array") from None
     if inner < 1:
         raise ShapeError(where, "inner", inner, "1 element per row or more")
     if flat.size % inner:

@@ -21,6 +21,7 @@ from gdlab.base.errors import (
 )
 from gdlab.base.types import Array
 from gdlab.compiled import BucketedCompileCache, CacheRunInput
+from gdlab.compiled.buckets import pad_rows, slice_rows
 from gdlab.graph import Graph
 
 W = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
@@ -129,11 +130,49 @@ def test_rows_that_do_not_fit_are_refused() -> None:
             "row_inner",
         ),
         (lambda: run(3, 3, CacheRunInput("z", x, 4)), UnknownNameError, "given z"),
+        (lambda: run(3, 3, *[CacheRunInput("x", x, 4)] * 2, scale), ArgumentError, "given 'x' twice"),
+        (lambda: run(3, 3, CacheRunInput("x", x, 2), scale), ShapeError, "rows of 2 elements, wanted 4 rows: 16"),
+        (lambda: run(3, 3, CacheRunInput("x", [[1], [2, 3]], 4), scale), ShapeError, "data: given a ragged sequence"),
+        (lambda: run(3, 3, CacheRunInput("x", x, "4"), scale), ArgumentError, "row_inner of 'x': given str"),  # type: ignore[arg-type]
+        (lambda: run(3, -1, CacheRunInput("x", x), scale), ShapeError, "actual_rows: given -1, wanted 0 … 4"),
+        (lambda: run(3, 5, CacheRunInput("x", np.zeros((4, 4))), scale), ShapeError, "actual_rows: given 5"),
+        (lambda: run(3, 3, CacheRunInput("x", x, 4), scale, inners=(3, 4, 1)), ArgumentError, "given 3 numbers"),
     ]
     for call, error, text in refused:
         with pytest.raises(error, match=re.escape(text)):
             call()
     assert graph.counters() == before and graph.active_extent is None
+
+
+def test_wrong_kinds_are_refused_by_name() -> None:
+    for options, text in (({"max_resident": "2"}, "max_resident: given '2'"), ({"max_resident": 1.5}, "given 1.5"),
+                          ({"params": 3}, "params: given 3"), ({"params": {1: W}}, "params: given dict")):  # fmt: skip
+        with pytest.raises(ArgumentError, match=re.escape(text)):
+            BucketedCompileCache("cpu", [range(1, 9)], **options)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="buckets: ranges: given 5, wanted a list"):
+        BucketedCompileCache("cpu", 5)  # type: ignore[arg-type]
+    cache = BucketedCompileCache("cpu", [range(1, 9)])
+    for made in (3, (rows_graph(8),), (rows_graph(8), [W]), (rows_graph(8), {1: W})):
+        with pytest.raises(ArgumentError, match=re.escape("build(8): given")):
+            cache.get_or_compile(2, lambda n, made=made: made)
+    with pytest.raises(ArgumentError, match=re.escape("params(): given list, wanted a mapping from names")):
+        BucketedCompileCache("cpu", [range(1, 9)], params=lambda: [W]).get_or_compile(2, rows_graph)  # type: ignore[arg-type]
+    for call in (lambda: pad_rows(W, "3", 4), lambda: pad_rows(W, 3, None), lambda: slice_rows(W, 3, "1")):  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match="_rows: .* wanted an int"):
+            call()
+
+
+def test_a_closed_cache_compiles_and_runs_nothing() -> None:
+    build = Counting()
+    with BucketedCompileCache("cpu", [range(1, 9)], params={"w": W}) as cache:
+        _, graph = cache.get_or_compile(2, build) or (0, None)
+    assert graph is not None and graph.closed and repr(cache) == "<BucketedCompileCache: closed>"
+    for call in (lambda: cache.get_or_compile(2, build), lambda: cache.run_padded_mixed(2, 2, build, mixed(2)),
+                 lambda: cache.set_param("w", W)):  # fmt: skip
+        with pytest.raises(SessionError, match="BucketedCompileCache: cache: given closed, wanted an open one"):
+            call()
+    assert build.calls == [8] and cache.compiled_count == 0
+    cache.close()
 
 
 def test_there_is_one_copy_of_the_weights(device: str) -> None:
@@ -194,6 +233,16 @@ def test_what_cannot_run_on_a_part_is_compiled_at_its_rows() -> None:
         assert rows == n
         np.testing.assert_allclose(y, data(n)[::2] @ W, rtol=1e-4, atol=1e-5)
     assert cache.exact_runs == 3 and cache.compiled_count == 0
+    refused: list[tuple[int, tuple[Any, ...], str]] = [
+        (3, ("x", data(4), 4), "4 rows"), (3, ("x", data(3), 2), "rows of 2 elements"),
+        (9, ("x", data(9), 4), "actual_rows: given 9"),
+        (0, ("x", data(0), 4), "actual_rows: given 0, wanted 1 … 8"), (3, ("x", data(3).ravel()[:-1], 4), "given 11"),
+    ]  # fmt: skip
+    for rows, given, text in refused:
+        with pytest.raises(ShapeError, match=text):
+            cache.run_padded(5, rows, build, [given])
+    with pytest.raises(UnknownNameError, match="given z"):
+        cache.run_padded(5, 3, build, [("z", data(3), 4)])
     cache.close()
 
 
