@@ -14,7 +14,7 @@ import numpy as np
 from gdlab.base.errors import ArgumentError, DTypeError, SessionError, ShapeError
 from gdlab.base.formats import decode, encode, entered
 from gdlab.base.types import HALVES, Array, DType, Shape, TensorType, check_shape, f32, u32
-from gdlab.base.words import plural
+from gdlab.base.words import plural, sig
 from gdlab.plan.order import Range
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _numbers, _uids = itertools.count(1), itertools.count(1)
 SHARED_WORD = "an even number, because two elements lie in a word, or"
 DTYPES = (f32, u32, *HALVES)
+F32_MAX, F32_NORMAL = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
+INVERTIBLE = 1 / F32_NORMAL  # the largest number whose inverse is normal
 
 
 class Allocation:
@@ -148,6 +150,8 @@ class Buffer:
     def _words(self, given: Any) -> Array:
         if self.dtype is not u32:
             raise DTypeError("write", f"data of {self!r}", "bytes", f"{self.dtype} elements")
+        if isinstance(given, memoryview) and not given.c_contiguous:
+            given = given.tobytes()
         raw = np.frombuffer(given, np.uint8) if not isinstance(given, np.ndarray) else given.reshape(-1)
         if -(-raw.size // 4) * 4 != self.nbytes:
             raise ShapeError("write", f"data of {self!r}", plural(raw.size, "byte"), f"{self.nbytes}")
@@ -188,11 +192,17 @@ def integer(where: str, what: str, given: Any, least: int = 1) -> int:
 
 
 def real(where: str, what: str, given: Any, wanted: str, holds: Any = None) -> float:
-    """Return a finite number of which `holds` is true, or raise `ArgumentError`."""
+    """Return a number that float32 holds as a finite one, and of which `holds` is true, or raise `ArgumentError`."""
     good = isinstance(given, (int, float, np.integer, np.floating)) and not isinstance(given, (bool, np.bool_))
-    if not good or not math.isfinite(given) or (holds is not None and not holds(given)):
+    if not good or not abs(given) <= F32_MAX or (holds is not None and not holds(given)):
         raise ArgumentError(where, what, given if good else repr(given), wanted)
     return float(given)
+
+
+def positive(where: str, what: str, given: Any, most: float = F32_MAX) -> float:
+    """Return a number above 0 that kernels do not round to 0: at least the smallest normal number of float32."""
+    wanted = f"a finite number > 0: {sig(F32_NORMAL)} … {sig(most)} in float32"
+    return real(where, what, given, wanted, lambda v: F32_NORMAL <= v <= most)
 
 
 def checked_dtype(where: str, given: Any) -> DType:

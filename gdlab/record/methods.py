@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING, Any
 from gdlab.base.errors import ArgumentError, DTypeError
 from gdlab.base.types import HALVES, DType, f32, u32
 from gdlab.record import op_methods
-from gdlab.record.buffers import SHARED_WORD, Buffer, checked_dtype, integer, real
+from gdlab.record.buffers import INVERTIBLE, SHARED_WORD, Buffer, checked_dtype, integer, positive
 from gdlab.record.operation import Operation, OpKind, checked_buffer, operation, part, tensor
 
 if TYPE_CHECKING:
     from gdlab.record.executor import GraphExecutor
 
 Buffers = Sequence[Buffer]
-
-
-def _eps(where: str, eps: Any) -> float:
-    return real(where, "eps", eps, "a finite number > 0", lambda v: v > 0)
 
 
 def _dtype(ex: GraphExecutor, where: str, buffer: Any) -> DType:
@@ -29,7 +25,7 @@ def _dtype(ex: GraphExecutor, where: str, buffer: Any) -> DType:
 
 def rms_norm(ex: GraphExecutor, where: str, buffers: Buffers, rows: Any, dim: Any, eps: Any) -> Operation:
     """Check and lower `rms_norm`."""
-    rows, dim, eps = integer(where, "rows", rows), integer(where, "dim", dim), _eps(where, eps)
+    rows, dim, eps = integer(where, "rows", rows), integer(where, "dim", dim), positive(where, "eps", eps)
     dtype = _dtype(ex, where, buffers[0])
     x, w, y = (
         part(ex, where, name, buffers, i, tensor(shape, dtype))
@@ -42,7 +38,7 @@ def rms_norm(ex: GraphExecutor, where: str, buffers: Buffers, rows: Any, dim: An
 
 def rms_norm_no_scale_f32(ex: GraphExecutor, where: str, buffers: Buffers, rows: Any, dim: Any, eps: Any) -> Operation:
     """Check and lower `rms_norm_no_scale_f32`."""
-    rows, dim, eps = integer(where, "rows", rows), integer(where, "dim", dim), _eps(where, eps)
+    rows, dim, eps = integer(where, "rows", rows), integer(where, "dim", dim), positive(where, "eps", eps)
     x, y = (part(ex, where, name, buffers, i, tensor((rows, dim))) for i, name in enumerate(("input", "output")))
     return operation(
         ex, where, op_methods.rms_norm_no_scale, (x,), y, (("eps", eps),), kind="rms_norm", in_place=True, fuse=True
@@ -87,7 +83,7 @@ def gelu(ex: GraphExecutor, where: str, buffers: Buffers) -> Operation:
 
 def softcap(ex: GraphExecutor, where: str, buffers: Buffers, cap: Any) -> Operation:
     """Check and lower `softcap`."""
-    cap = real(where, "cap", cap, "a finite number > 0", lambda v: v > 0)
+    cap = positive(where, "cap", cap, INVERTIBLE)
     return _flat(ex, where, buffers, op_methods.softcap, ("cap", cap))
 
 
@@ -96,10 +92,6 @@ def softmax(ex: GraphExecutor, where: str, buffers: Buffers, rows: Any, cols: An
     shape, dtype = (integer(where, "rows", rows), integer(where, "cols", cols)), _dtype(ex, where, buffers[0])
     x, y = (part(ex, where, name, buffers, i, tensor(shape, dtype)) for i, name in enumerate(("input", "output")))
     return operation(ex, where, op_methods.softmax, (x,), y, kind="softmax", in_place=True)
-
-
-def _theta(where: str, theta: Any) -> float:
-    return real(where, "theta", theta, "a finite number > 0", lambda v: v > 0)
 
 
 def _even(where: str, what: str, given: Any, least: int) -> int:
@@ -111,7 +103,8 @@ def _even(where: str, what: str, given: Any, least: int) -> int:
 
 def rope(ex: GraphExecutor, where: str, buffers: Buffers, seq_len: Any, head_dim: Any, theta: Any) -> Operation:
     """Check and lower `rope`; buffers: input, output, positions."""
-    length, d, theta = integer(where, "seq_len", seq_len), _even(where, "head_dim", head_dim, 2), _theta(where, theta)
+    length, d = integer(where, "seq_len", seq_len), _even(where, "head_dim", head_dim, 2)
+    theta = positive(where, "theta", theta)
     dtype = _dtype(ex, where, buffers[0])
     x, y = (part(ex, where, name, buffers, i, tensor((length, d), dtype)) for i, name in enumerate(("input", "output")))
     positions = part(ex, where, "positions", buffers, 2, tensor((length,), u32), least=True)
@@ -127,7 +120,7 @@ def rope_neox_f32(
     d, turned, theta = (
         _even(where, "head_dim", head_dim, 2),
         _even(where, "rope_dim", rope_dim, 0),
-        _theta(where, theta),
+        positive(where, "theta", theta),
     )
     if not isinstance(pairing, str) or pairing not in ("head", "rope"):
         raise ArgumentError(where, "pairing", f"{pairing!r:.60}", "'head' or 'rope'")

@@ -10,7 +10,7 @@ from gdlab.base.errors import ArgumentError
 from gdlab.base.types import u32
 from gdlab.plan.order import Range
 from gdlab.record import op_methods
-from gdlab.record.buffers import Buffer, integer, real
+from gdlab.record.buffers import INVERTIBLE, Buffer, integer, positive, real
 from gdlab.record.operation import OperandRange, Operation, operation, part, tensor
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ def flash_attn_vec(ex: GraphExecutor, where: str, buffers: Buffers, params: Any)
     if params.mask_type == WINDOWED:
         first = max(0, length - integer(where, "sliding_window", params.sliding_window))
     softcap = real(where, "softcap", params.softcap, "a finite number ≥ 0", lambda v: v >= 0)
+    softcap = softcap and positive(where, "softcap", softcap, INVERTIBLE)
     limits = first, length - 1, length - 1
     return _attention(ex, where, buffers, 1, (h, kv, d), 1, capacity, limits, False, params.scale, softcap)
 

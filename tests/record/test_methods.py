@@ -188,6 +188,9 @@ def wrong_calls(ex: gd.GraphExecutor) -> list[tuple[Callable[[gd.GraphSession], 
         (lambda s: s.rms_norm(other, w, y, 2, 8), ArgumentError, "a buffer of another executor"),
         (lambda s: s.rms_norm_no_scale_f32(x, y, 2, 9), ShapeError, "input: given 16 elements, wanted 18"),
         (lambda s: s.rms_norm_no_scale_f32(x, y, 2, 8, eps=-1), ArgumentError, "eps: given -1"),
+        (lambda s: s.rms_norm_no_scale_f32(x, y, 2, 8, eps=1e-50), ArgumentError, "eps: given 1e-50, wanted a finite"),
+        (lambda s: s.rms_norm_no_scale_f32(x, y, 2, 8, eps=1e-40), ArgumentError, "> 0: 1.18e−38 … 3.4e38 in float32"),
+        (lambda s: s.rms_norm(x, w, y, 2, 8, eps=1e39), ArgumentError, "rms_norm: eps: given 1e+39"),
         (lambda s: s.elementwise_add(x, y, small, 16, gd.f32), ShapeError, "output: given 4 elements, wanted at least"),
         (lambda s: s.elementwise_mul(x, y, y, 0, gd.f32), ArgumentError, "n_elements: given 0"),
         (lambda s: s.elementwise_mul(x, y, y, 16, "u32"), DTypeError, "mul: dtype: given u32, wanted f32, f16 or bf16"),
@@ -197,10 +200,14 @@ def wrong_calls(ex: gd.GraphExecutor) -> list[tuple[Callable[[gd.GraphSession], 
         (lambda s: s.softmax(x, y, 2, 7), ShapeError, "softmax: input: given 16 elements, wanted 14"),
         (lambda s: s.softcap(x, y, 0), ArgumentError, "softcap: cap: given 0, wanted a finite number > 0"),
         (lambda s: s.softcap(x, y, float("inf")), ArgumentError, "softcap: cap: given inf"),
+        (lambda s: s.softcap(x, y, 1e-39), ArgumentError, "softcap: cap: given 1e-39, wanted a finite number > 0"),
+        (lambda s: s.softcap(x, y, 1e38), ArgumentError, "softcap: cap: given 1e+38, wanted a finite number > 0"),
+        (lambda s: s.softcap(x, y, 10**400), ArgumentError, "softcap: cap: given 1000"),
         (lambda s: s.rope(x, y, whole, 2, 7), ArgumentError, "rope: head_dim: given 7, wanted an even number"),
         (lambda s: s.rope(x, y, whole, 4, 4), ShapeError, "rope: positions: given 3 elements, wanted at least 4"),
         (lambda s: s.rope(x, y, w, 2, 8), DTypeError, "rope: positions: given f32 elements, wanted u32"),
         (lambda s: s.rope(x, y, whole, 2, 8, theta=0), ArgumentError, "rope: theta: given 0"),
+        (lambda s: s.rope(x, y, whole, 2, 8, theta=1e-46), ArgumentError, "rope: theta: given 1e-46"),
         (lambda s: s.rope_neox_f32(x, y, whole, None, 2, 1, 8, 10), ArgumentError, "rope_dim: given 10, wanted 0 … 8"),
         (lambda s: s.rope_neox_f32(x, y, whole, None, 2, 1, 8, 3), ArgumentError, "rope_dim: given 3, wanted an even"),
         (lambda s: s.rope_neox_f32(x, y, whole, rec.zeros(ex, 1), 2, 1, 8, 8), ShapeError, "freq_factors: given 1"),
@@ -215,6 +222,8 @@ def wrong_calls(ex: gd.GraphExecutor) -> list[tuple[Callable[[gd.GraphSession], 
         (vec(mask_type=3), ArgumentError, "flash_attn_vec: mask_type: given 3"),
         (vec(mask_type=2), ArgumentError, "flash_attn_vec: sliding_window: given 0"),
         (vec(softcap=-1.0), ArgumentError, "flash_attn_vec: softcap: given -1.0"),
+        (vec(softcap=1e-50), ArgumentError, "flash_attn_vec: softcap: given 1e-50"),
+        (vec(scale=1e39), ArgumentError, "flash_attn_vec: scale: given 1e+39"),
         (lambda s: s.flash_attn_vec(w, k, k, rec.zeros(ex, 8), small, flash), ShapeError, "tmp: given 4 elements"),
         (lambda s: s.barrier_between([x, "y"], []), ArgumentError, "barrier_between: reads: given 'y'"),
         (lambda s: s.barrier_between(x, []), ArgumentError, "barrier_between: reads: given Buffer, wanted a list"),
@@ -276,6 +285,14 @@ def ex_cpu() -> gd.GraphExecutor:
     return rec.executor("cpu")
 
 
+def test_strided_views_of_bytes_are_written(device: str) -> None:
+    u, pairs = rec.executor(device).alloc_buffer(12, gd.u32, (3,)), np.arange(6, dtype=np.uint32)
+    u.write(memoryview(pairs)[::2])
+    assert u.read().tolist() == [0, 2, 4]
+    u.write(memoryview(bytes(range(24)))[::-2])
+    assert u.read().tobytes() == bytes(range(24))[::-2]
+
+
 def test_buffers_refuse_what_they_cannot_hold(device: str) -> None:
     ex = rec.executor(device)
     b, u = rec.zeros(ex, 2, 3), ex.alloc_buffer(12, gd.u32, (3,))
@@ -289,6 +306,7 @@ def test_buffers_refuse_what_they_cannot_hold(device: str) -> None:
         (lambda: b.write(["a"] * 6), DTypeError, "wanted real numbers"),
         (lambda: u.write(np.zeros(3)), DTypeError, "wanted integers"),
         (lambda: u.write(b"1" * 13), ShapeError, "given 13 bytes, wanted 12"),
+        (lambda: u.write(memoryview(b"1" * 26)[::2]), ShapeError, "given 13 bytes, wanted 12"),
         (lambda: b.slice_view(2, 1), ArgumentError, "slice_view: byte_offset: given 2, wanted a multiple of 4"),
         (lambda: b.slice_view(4, 6), ShapeError, "slice_view: range: given bytes 4 … 28, wanted a range of 0 … 24"),
         (lambda: b.slice_view(-4, 1), ArgumentError, "slice_view: byte_offset: given -4"),
