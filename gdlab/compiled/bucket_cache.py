@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from gdlab.base.closing import Closing
+from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import ActiveExtentUnsupported, ArgumentError, SessionError, ShapeError, unknown_name
 from gdlab.base.kinds import FUNCTION, INTEGER, NAMED, SEVERAL, TEXT, Kind, check_kind, either, instance, kinds
 from gdlab.base.types import Array
@@ -83,6 +84,8 @@ class BucketedCompileCache(Closing):
         self._set: dict[str, Any] = {}  # before the first bucket was compiled
         self._own: dict[str, set[int]] = {}  # parameters that are a bucket's own -> the buckets
         self._lock = threading.RLock()  # of the five above
+
+    __reduce__ = refuse_copies("bucketed compile cache", "another cache of the same build function")
 
     @classmethod
     def power_of_two_ladder(cls, device: DeviceLike, min: int, max: int, **options: Any) -> BucketedCompileCache:

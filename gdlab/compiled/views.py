@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import NoRunError, StaleViewError
 from gdlab.base.formats import BOUNDARY, landed
 from gdlab.base.types import Array
@@ -105,6 +106,8 @@ class RawOutput:
     epoch: int
     arena: Arena = field(repr=False)
     byte_offset: int = field(repr=False)
+
+    __reduce__ = refuse_copies("output in place", "numpy().copy()")
 
     @property
     def valid(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import EagerError
 from gdlab.base.types import TensorType
 from gdlab.graph.source import Frame, Location, Source, locate
@@ -39,6 +40,7 @@ class AnyBuffer:
     """A reference to device memory that holds a tensor of `type`."""
 
     __slots__ = ("_block", "_free", "session", "type")
+    __reduce__ = refuse_copies("eager buffer", "share(), or of_any_buffer(buffer) for its numbers")
 
     def __init__(self, session: int, type: TensorType, block: MemoryBlock, free: Callable[[MemoryBlock], None]) -> None:
         self.session, self.type = session, type

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import ArgumentError, DTypeError, SessionError, ShapeError
 from gdlab.base.formats import decode, encode, entered
 from gdlab.base.types import HALVES, Array, DType, Shape, TensorType, check_shape, f32, u32
@@ -64,6 +65,7 @@ class Buffer:
     """
 
     __slots__ = ("__weakref__", "allocation", "byte_offset", "dtype", "executor", "nbytes", "range", "shape", "uid")
+    __reduce__ = refuse_copies("buffer", "read() for its elements, and write() into another buffer")
 
     def __init__(
         self, executor: GraphExecutor, allocation: Allocation, byte_offset: int, dtype: DType, shape: Shape

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 from typing import Any
 
@@ -160,6 +162,12 @@ def test_wrong_kinds_are_refused_by_name() -> None:
     for call in (lambda: pad_rows(W, "3", 4), lambda: pad_rows(W, 3, None), lambda: slice_rows(W, 3, "1")):  # type: ignore[arg-type]
         with pytest.raises(ArgumentError, match="_rows: .* wanted an int"):
             call()
+
+
+def test_a_cache_is_not_copied() -> None:
+    for again in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(SessionError, match="copy: bucketed compile cache: .* wanted another cache"):
+            again(BucketedCompileCache("cpu", [range(1, 9)]))
 
 
 def test_a_closed_cache_compiles_and_runs_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import pickle
 import re
 import warnings
 from collections.abc import Callable
@@ -59,6 +60,12 @@ def test_raw_outputs_are_those_of_run(device: str) -> None:
             found[0] = 1
     assert np.asarray(raw[0]).ctypes.data == raw[0].address and same(np.array(raw[0]), want[0])
     assert raw[3].numpy().dtype == np.uint16
+
+
+def test_an_output_in_place_is_not_pickled() -> None:
+    raw = ready(small(), "cpu").run_raw({"x": X})[0]
+    with pytest.raises(SessionError, match=r"copy: output in place: .* wanted numpy\(\).copy\(\)"):
+        pickle.dumps(raw)
 
 
 def test_slots_say_where_outputs_lie_in_the_arena(device: str) -> None:

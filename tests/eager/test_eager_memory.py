@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 import gdlab as gd
 from gdlab import ops
-from gdlab.base.errors import ArgumentError, DTypeError, EagerError, ExpertIndexError, ShapeError
+from gdlab.base.errors import ArgumentError, DTypeError, EagerError, ExpertIndexError, SessionError, ShapeError
 from gdlab.eager import AnyBuffer, EagerSession, FloatConv, HostOnlyConv, TensorConv, register_conv
 from gdlab.eager.convert import conv_of
 
@@ -372,6 +374,15 @@ def test_a_dtype_that_is_made_one_of_the_host_is_refused_by_adapters(s: EagerSes
                 refused(half)
     finally:
         register_conv(np.float16, before)
+
+
+@pytest.mark.parametrize("again", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_buffer_is_not_copied_without_a_reference_of_its_own(s: EagerSession, again: Any) -> None:
+    buffer = s.to_any_buffer([1.0])
+    with pytest.raises(SessionError, match=r"copy: eager buffer: .* wanted share\(\), or of_any_buffer\(buffer\)"):
+        again(buffer)
+    buffer.release()
+    s.assert_no_leaks()
 
 
 @pytest.mark.parametrize("wide", [False, True])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -283,6 +285,12 @@ def test_a_wrong_number_is_refused_behind_an_equal_right_one(ex_cpu: gd.GraphExe
 @pytest.fixture
 def ex_cpu() -> gd.GraphExecutor:
     return rec.executor("cpu")
+
+
+@pytest.mark.parametrize("again", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_buffer_is_not_copied(ex_cpu: gd.GraphExecutor, again: Callable[[Any], Any]) -> None:
+    with pytest.raises(SessionError, match=r"copy: buffer: given one that owns device buffers, wanted read\(\)"):
+        again(rec.zeros(ex_cpu, 2))
 
 
 def test_strided_views_of_bytes_are_written(device: str) -> None:
