@@ -100,7 +100,8 @@ def build_graph(
     """Compile a graph; `shared`: the parameters that it shares with `other` (None: all)."""
     written, axes, upper, layers = _written(graph, options)
     boundary = _checked_boundary(written, options.boundary)
-    optimize = None if options.optimize is None else dict(options.optimize)
+    given: Any = options.optimize  # `build` checks it
+    optimize = dict(given) if isinstance(given, Mapping) else given
     config = SessionConfig(
         "inference", options.device, optimize, cache=options.cache, share_parameters_from=_session_of(other),
         shared=shared,

@@ -337,7 +337,7 @@ class CompiledGraph(Closing):
         """Run with inputs that are resolved, at the extent of the request."""
         return self._alone(request.where, lambda: self.launcher.run(request, self.launcher.all))
 
-    def __call__(self, **inputs: Any) -> Array | dict[str, Array]:
+    def __call__(self, /, **inputs: Any) -> Array | dict[str, Array]:
         """Run with inputs by name; return one array if there is one output, else arrays by output name."""
         arrays = self.run(inputs)
         return arrays[0] if len(arrays) == 1 else dict(zip(self.output_names, arrays, strict=True))
@@ -369,14 +369,15 @@ class CompiledGraph(Closing):
 
         return self._alone(where, read)
 
+    @kinds(out_dtypes=SEVERAL)
     def run_typed(self, inputs: Any, out_dtypes: Sequence[str | None] | None = None) -> list[tuple[bytes, str]]:
         """Run on little-endian bytes: `inputs` are (name, bytes, dtype), or name → (bytes, dtype); the results are
         (bytes, dtype), in the boundary dtypes or those asked for (None: the boundary's)."""
         where, outputs = "run_typed", self.signature.outputs
         request = self.launcher.resolve(where, _typed_pairs(where, inputs), _accept_typed)
-        if out_dtypes is not None and len(out_dtypes) != len(outputs):
-            raise ArgumentError(where, "out_dtypes", f"{len(out_dtypes)} entries", f"one for each of {len(outputs)}")
         asked = [None] * len(outputs) if out_dtypes is None else list(out_dtypes)
+        if len(asked) != len(outputs):
+            raise ArgumentError(where, "out_dtypes", f"{len(asked)} entries", f"one for each of {len(outputs)}")
         dtypes = [
             port.spec.dtype if dtype is None else check_boundary(where, f"dtype of {port.spec.name!r}", dtype)
             for port, dtype in zip(outputs, asked, strict=True)

@@ -331,7 +331,7 @@ class EagerSession:
         """Return the same memory as a tensor that no gradient flows through."""
         return REGISTRY["stop_gradient"](self.own("detach", x))  # type: ignore[return-value]
 
-    def feed(self, **arrays: Any) -> None:
+    def feed(self, /, **arrays: Any) -> None:
         """Give arrays to `gd.input(name, shape)` on the tape."""
         self._feeds.update(arrays)
 

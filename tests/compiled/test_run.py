@@ -100,6 +100,8 @@ def test_the_graph_is_copied_and_described(device: str) -> None:
         ({"landing_bytes": True}, ArgumentError, "landing_bytes: given True"),
         ({"share_parameters_from": 3}, SessionError, "share_parameters_from: compiled graph: given int"),
         ({"gradients": True}, ValueError, "differentiate: loss: given"),
+        ({"optimize": 5}, ArgumentError, "optimize: given 5, wanted a dict of allow, budget"),
+        ({"optimize": "ab"}, ArgumentError, "optimize: given 'ab', wanted a dict"),
     ],
 )
 def test_what_cannot_be_built_is_refused(options: dict[str, Any], error: type[Exception], text: str) -> None:
@@ -176,6 +178,9 @@ def test_a_call_by_name_gives_one_array_or_a_dict(device: str) -> None:
     with Graph() as g:
         graph_of([ops.input("x", (3,)) * 2.0], g)
     assert build_compiled_graph(g, device)(x=[1, 2, 3]).tolist() == [2, 4, 6]
+    with Graph() as g:
+        graph_of([ops.input("self", (3,)) * 2.0], g)
+    assert build_compiled_graph(g, device)(self=[1, 2, 3]).tolist() == [2, 4, 6]
 
 
 def test_some_outputs_or_rows_alone_are_read(device: str) -> None:

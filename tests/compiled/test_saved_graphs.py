@@ -151,6 +151,9 @@ def test_a_damaged_file_is_refused_and_nothing_is_opened(tmp_path: Path, monkeyp
         load_compiled_graph(path, "cpu")
     with pytest.raises(LoadError, match="FileNotFoundError"):
         load_compiled_graph(tmp_path / "none", "cpu")
+    for given in (5, b"g", "a\0b"):
+        with pytest.raises(ArgumentError, match="load_compiled_graph: path: given .*, wanted a path"):
+            load_compiled_graph(given, "cpu")  # type: ignore[arg-type]
     with pytest.raises(LoadError, match="IsADirectoryError"):
         load_compiled_graph(tmp_path, "cpu")
     assert not opened

@@ -187,6 +187,7 @@ def test_typed_calls_refuse_what_does_not_fit(device: str) -> None:
         ({"x": good}, None, ArgumentError, "'x': given bytes, wanted (bytes, dtype)"),
         (3, None, ArgumentError, "inputs: given int"),
         ([("x", good, "bf16")], ["f32", None], ArgumentError, "out_dtypes: given 2 entries"),
+        ([("x", good, "bf16")], 5, ArgumentError, "run_typed: out_dtypes: given 5, wanted a list"),
         ([("x", good, "bf16")], ["f8"], DTypeError, "dtype of 'y': given 'f8'"),
     ]
     for inputs, out, error, text in refused:

@@ -61,7 +61,7 @@ def test_control_flow_on_values_runs_and_is_exported(c: EagerSession) -> None:
 
 
 def test_layers_and_builders_run_on_the_tape(s: EagerSession) -> None:
-    s.feed(x=np.ones((2, 4)))
+    s.feed(x=np.ones((2, 4)), self=np.ones(3))
     with s:
         y = gd.nn.Linear("layer", 4, 3)(gd.input("x", (2, 4))).relu()
         assert isinstance(y, TensorRef) and y.numpy().shape == (2, 3)
@@ -69,6 +69,7 @@ def test_layers_and_builders_run_on_the_tape(s: EagerSession) -> None:
         s.reset_tape()
         again = gd.nn.Linear("layer", 4, 3)(gd.input("x", (2, 4))).relu()
         np.testing.assert_array_equal(again.numpy(), first)
+        assert gd.input("self", (3,)).numpy().tolist() == [1, 1, 1]
         assert len(s.params) == 2 and set(s.params_by_leaf.values()) == set(s.params)
         with pytest.raises(EagerError, match=r"eager.input: 'z': given no value, wanted s.feed\(z=array\)"):
             gd.input("z", (2,))
@@ -291,6 +292,11 @@ def test_shapes_as_lists() -> None:
     assert axis_map_array((3, 1), (2, 3, 4)) == [0, 1, 2] and axis_map_array((1,), (2, 3)) == [0, 1]
     with pytest.raises(ShapeError, match=r"given \[2\] and \[3\]"):
         axis_map_array((2,), (3,))
+    bad: Any = "ab"
+    calls = lambda: dims_array(bad), lambda: axis_map_array((2,), bad), lambda: axis_map_array(bad, (2,))
+    for call in calls:
+        with pytest.raises(ShapeError, match="_array: shape: given .* wanted a tuple of ints"):
+            call()
 
 
 # options and threads --------------------------------------------------------------------------------------------------
