@@ -374,13 +374,13 @@ def _number(key: str, given: Mapping[str, Any]) -> float:
 
 def _counters(given: Mapping[str, Any], moments: int) -> tuple[int, int, int]:
     """Return the updates of rules that count, all updates, and the number of the recording. Moments are counted behind
-    them, so that none can be lost."""
+    them (states of before 2026-11-29 have no such number), so that none can be lost."""
     array = _array("counters", given)
-    if array.shape != (4,) or array.dtype.kind not in "iu":
+    if array.shape not in ((3,), (4,)) or array.dtype.kind not in "iu":
         raise _wrong("counters", f"{array.dtype}{list(array.shape)}", "four integers")
-    t, updates, step, count = (int(n) for n in array)
+    t, updates, step, *counted = (int(n) for n in array)
     if not 0 <= t <= updates < 2**63 or not 0 <= step < 2**32:
-        raise _wrong("counters", [t, updates, step, count], "0 ≤ updates that count ≤ updates, a step below 2^32")
-    if count != moments:
-        raise _wrong("moments", plural(moments, "array"), f"{count}, as counters tells")
+        raise _wrong("counters", [t, updates, step], "0 ≤ updates that count ≤ updates, a step below 2^32")
+    if counted not in ([], [moments]):
+        raise _wrong("moments", plural(moments, "array"), f"{counted[0]}, as counters tells")
     return t, updates, step

@@ -230,6 +230,16 @@ def test_a_refused_state_changes_nothing_and_names_its_key(name: str) -> None:
     other.close()
 
 
+def test_a_state_without_a_count_of_its_moments_is_loaded() -> None:
+    """As sessions before 2026-11-29 wrote them."""
+    s, other = trained(0.5), trained(-0.25)
+    wanted = other.state_dict()
+    s.load_state_dict({**wanted, "counters": wanted["counters"][:3]})
+    assert {k: v.tobytes() for k, v in s.state_dict().items()} == {k: v.tobytes() for k, v in wanted.items()}
+    s.close()
+    other.close()
+
+
 def test_gradients_that_are_missing(device: str) -> None:
     s = EagerSession(device=device)
     p, q = s.param([1.0, 2.0], "p"), s.param([3.0], "q")
