@@ -112,9 +112,10 @@ fn cos_precise(x: f32) -> f32 {
     return sin_of_quarter(abs(abs(less_turns(x)) - 3.1415927) - 1.5707964);
 }
 
-// x, but no compiler can know it: a constant 1.0 / 0.0 is an error, and x / 0.0 is 0 on some drivers.
+// x, but no compiler can know it: a constant 1.0 / 0.0 is an error, x / 0.0 is 0 on some drivers, and what two ops make
+// of a finite number is folded into one. (With floats, select(x, 1.0, never) is multiplied through.)
 fn at_run_time(x: f32) -> f32 {
-    return select(x, 1.0, arrayLength(&out) == 0u);
+    return bitcast<f32>(bitcast<u32>(x) | u32(arrayLength(&out) == 0u));
 }
 
 // A row whose maximum is NaN or an infinity has no softmax: NaN, else `value`.

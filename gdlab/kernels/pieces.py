@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -14,6 +14,7 @@ import numpy as np
 
 from gdlab.base.errors import CompileError
 from gdlab.base.types import DType
+from gdlab.kernels.unfolded import unfolded
 from gdlab.plan.dispatch import Arg, Dispatch, Operand, PointOp
 from gdlab.plan.records import LineMap
 
@@ -22,6 +23,7 @@ _DECLARED = re.compile(r"^(?:fn|const|var(?:<\w+>)?) (\w+)", re.MULTILINE)
 # builtins that a driver may compute as if there were no NaN; ours test the bits
 _RENAMED = {"abs": "abs_nan", "sign": "sign_nan"}
 LANES = "xyzw"
+AT_RUN_TIME = "at_run_time({})"  # functions.wgsl
 
 
 # shader files ---------------------------------------------------------------------------------------------------------
@@ -232,19 +234,24 @@ def chain_function(
     if lines:
         text.add(f"struct Values {{ {', '.join(f'v{i}: {type}' for i in lines)} }}\n")
     text.add(f"fn {name}({', '.join(parameters)}) -> {'Values' if lines else type} {{")
-    for i, line in enumerate(chain):
-        text.add(f"    let v{i}: {type} = {expression(line)};  // {line.op}", line.node)
+    for i, (line, hidden) in enumerate(zip(chain, unfolded(chain), strict=True)):
+        text.add(f"    let v{i}: {type} = {expression(line, hidden=hidden)};  // {line.op}", line.node)
     value = f"Values({', '.join(f'v{i}' for i in lines)})" if lines else f"v{len(chain) - 1}"
     text.add(f"    return {value};\n}}\n")
 
 
-def expression(line: PointOp, operands: Mapping[int, str] | None = None) -> str:
+def expression(
+    line: PointOp, operands: Mapping[int, str] | None = None, hidden: Collection[int | str] = frozenset()
+) -> str:
     """Return the expression of a chain's line with its names replaced; `operands`: the names of operands, where they
-    are not `x0`, `x1`, …"""
+    are not `x0`, `x1`, …; `hidden`: the places of arguments and the names of attributes that the compiler must not
+    know."""
     values = {name: number(float(v)) for name, v in line.attrs if isinstance(v, (int, float))}
+    values |= {name: AT_RUN_TIME.format(values[name]) for name in values if name in hidden}
     constant = _only_literals(line)
-    for name, arg in zip(line.names, line.args, strict=True):
-        values[name] = argument(arg, constant or f"/ {name}" in line.expr, operands)
+    for k, (name, arg) in enumerate(zip(line.names, line.args, strict=True)):
+        opaque = k in hidden or (arg.kind == "literal" and (constant or f"/ {name}" in line.expr))
+        values[name] = argument(arg, opaque, operands)
     return _NAME.sub(lambda m: values.get(m[0], _RENAMED.get(m[0], m[0])), line.expr)
 
 
@@ -253,16 +260,17 @@ def _only_literals(line: PointOp) -> bool:
 
 
 def argument(arg: Arg, opaque: bool, operands: Mapping[int, str] | None = None) -> str:
-    """Return the text of an argument of a chain's line. `opaque`: literals are not folded by the compiler."""
+    """Return the text of an argument of a chain's line. `opaque`: the compiler must not know its value."""
     match arg.kind:
         case "operand":
-            return operands[arg.index] if operands is not None else f"x{arg.index}"
+            text = operands[arg.index] if operands is not None else f"x{arg.index}"
         case "op":
-            return f"v{arg.index}"
+            text = f"v{arg.index}"
         case "acc" | "dual" | "read":
-            return arg.kind
+            text = arg.kind
         case "literal":
-            return f"at_run_time({number(arg.value)})" if opaque else number(arg.value)
+            text = number(arg.value)
+    return AT_RUN_TIME.format(text) if opaque else text
 
 
 def call(name: str, sums: Sequence[str], operands: Sequence[str]) -> str:
