@@ -115,7 +115,7 @@ class CachedSequences(Closing):
         count = min(self._steps, most, room)
         results = decode.run_pipelined([{}] * count, [NEXT, LARGEST])
         self.positions += count
-        return [tokens for tokens, _ in results], [logits.diagonal() for _, logits in results]
+        return [tokens for tokens, _ in results], [logits for _, logits in results]
 
     def _drawn(self, decode: CompiledGraph, alive: Array) -> Steps:
         """Make a step and draw a token for each sequence that has not ended."""
