@@ -1030,9 +1030,13 @@ def _file(path: str | os.PathLike[str]) -> dict[str, Array]:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
+    what, wanted = f"file {os.fspath(path)}", "a safetensors file of NumPy's dtypes (gd.load_safetensors reads BF16)"
     try:
         with open_regular(path):  # the library would wait for a pipe
-            return dict(load_file(path))
+            found = dict(load_file(path))
     except (OSError, SafetensorError, TypeError, AttributeError) as error:  # the last two: dtypes that NumPy lacks
-        wanted = "a safetensors file of NumPy's dtypes (gd.load_safetensors reads BF16)"
-        raise LoadError("load_params", f"file {os.fspath(path)}", str(error), wanted) from None
+        raise LoadError("load_params", what, str(error), wanted) from None
+    for name, data in found.items():
+        if data.dtype.kind not in "fiub":  # those that the package ml_dtypes adds
+            raise LoadError("load_params", what, f"{name!r} in {data.dtype}", wanted)
+    return found

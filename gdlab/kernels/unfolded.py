@@ -7,15 +7,17 @@ becomes one. NVIDIA's makes c of x · c where c is subnormal. (Measured 2026-11-
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
 from gdlab.plan.dispatch import Arg, PointOp
 
-SUMS = frozenset({"add", "sub", "neg", "add_scalar", "bias_add"})
-PRODUCTS = frozenset({"mul", "div", "scale", "recip", "square", "bias_mul"})
+SUM = re.compile(r"-?\w+|\w+ [+-] \w+")  # the expressions of lines
+PRODUCT = re.compile(r"[\w.]+ [*/] \w+")
+INVERSE = {"exp(x)": "log(x)", "log(x)": "exp(x)"}
+ROOT = "sqrt(x)"
 NORMAL = 2.0**-126  # the smallest number that is not taken for 0
-INVERSE = {"exp": "log", "log": "exp"}
 CONSTANT: Literal["constant"] = "constant"  # an operand that is a number of the op
 
 Key = tuple[str, float] | Literal["constant"]
@@ -26,53 +28,52 @@ def unfolded(chain: Sequence[PointOp]) -> list[frozenset[int | str]]:
     the compiler.
 
     Two sums in a row are hidden from each other where they have an operand in common or a number each, and so are two
-    products; a product's factor that is 0 or subnormal; one of two equal operands of `sub` and `div`; the root in
-    √x · √x; `log` of `exp` and `exp` of `log`. Ops between them end the search: of x · 2 − x at most the last digit and
+    products; a product's factor that is 0 or subnormal; one of two equal operands of a difference or a quotient; the
+    root in √x · √x; log of exp and exp of log. Ops between them end the search: of x · 2 − x at most the last digit and
     an infinity change.
     """
-    found: list[frozenset[int | str]] = []
+    hidden: list[frozenset[int | str]] = []
+    operands: list[set[Key]] = []  # of each line, those of its sum or product as far as the compiler sees
     for line in chain:
-        found.append(frozenset(_hidden(chain, found, line)))
-    return found
+        kind = next((each for each in (SUM, PRODUCT) if each.fullmatch(line.expr)), None)
+        seen = [_seen(chain, operands, a, kind) for a in line.args]
+        hidden.append(frozenset(_hidden(chain, line, kind, seen)))
+        own = [each for k, each in enumerate(seen) if k not in hidden[-1]]
+        operands.append(set().union({CONSTANT} if _has_number(line) else (), *own))
+    return hidden
 
 
-def _hidden(chain: Sequence[PointOp], before: Sequence[frozenset[int | str]], line: PointOp) -> set[int | str]:
-    args, makers = line.args, [chain[a.index] if a.kind == "op" else None for a in line.args]
-    if line.op in INVERSE:
-        return {0} if makers[0] and makers[0].op == INVERSE[line.op] else set()
-    kind = SUMS if line.op in SUMS else PRODUCTS if line.op in PRODUCTS else None
+def _seen(chain: Sequence[PointOp], operands: Sequence[set[Key]], arg: Arg, kind: re.Pattern[str] | None) -> set[Key]:
+    """Return an argument and, where a line of this kind makes it, the operands of that line."""
+    if arg.kind == "literal":
+        return {CONSTANT}
+    alike = arg.kind == "op" and kind is not None and kind.fullmatch(chain[arg.index].expr)
+    return {(arg.kind, arg.index), *(operands[arg.index] if alike else ())}
+
+
+def _hidden(
+    chain: Sequence[PointOp], line: PointOp, kind: re.Pattern[str] | None, seen: Sequence[set[Key]]
+) -> set[int | str]:
+    args, makers = line.args, [chain[a.index].expr if a.kind == "op" else "" for a in line.args]
+    if line.expr in INVERSE:
+        return {0} if makers[0] == INVERSE[line.expr] else set()
     if kind is None:
         return set()
     hidden = set[int | str]()
-    if kind is PRODUCTS:
+    if kind is PRODUCT:
         hidden |= {k for k, a in enumerate(args) if a.kind == "literal" and abs(a.value) < NORMAL}
-        hidden |= {name for name, value in line.attrs if abs(value) < NORMAL}
+        hidden |= {name for name, value in line.attrs if isinstance(value, (int, float)) and abs(value) < NORMAL}
     if len(args) == 2 and args[0] == args[1]:
-        root = makers[1] is not None and makers[1].op == "sqrt"
-        return {1} if line.op in ("sub", "div") or (line.op == "mul" and root) else hidden
-    reached = [_operands(chain, before, a, kind) for a in args]
-    if line.attrs or line.op == "recip":
-        reached.append({CONSTANT})
-    for k, (arg, operands) in enumerate(zip(args, reached, strict=False)):
-        others = set[Key]().union(*(other for j, other in enumerate(reached) if j != k))
-        if arg.kind == "op" and operands & others:
+        cancels = " - " in line.expr or " / " in line.expr or (" * " in line.expr and makers[1] == ROOT)
+        return {1} if cancels else hidden
+    numbers: list[set[Key]] = [{CONSTANT}] if _has_number(line) else []
+    groups = [*seen, *numbers]
+    for k, arg in enumerate(args):
+        others = set[Key]().union(*(group for j, group in enumerate(groups) if j != k))
+        if arg.kind == "op" and groups[k] & others:
             hidden.add(k)
     return hidden
 
 
-def _operands(
-    chain: Sequence[PointOp], before: Sequence[frozenset[int | str]], arg: Arg, kind: frozenset[str]
-) -> set[Key]:
-    """Return what a sum or a product is made of as far as the compiler sees: itself, and the operands of its sums or
-    products."""
-    if arg.kind == "literal":
-        return {CONSTANT}
-    found: set[Key] = {(arg.kind, arg.index)}
-    if arg.kind == "op" and chain[arg.index].op in kind:
-        line = chain[arg.index]
-        if line.attrs or line.op == "recip":
-            found.add(CONSTANT)
-        for k, each in enumerate(line.args):
-            if k not in before[arg.index]:
-                found |= _operands(chain, before, each, kind)
-    return found
+def _has_number(line: PointOp) -> bool:
+    return bool(line.attrs) or line.expr[0].isdigit()

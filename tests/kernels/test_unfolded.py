@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from machine import needs
 from gdlab import ops
 from gdlab.graph import Graph, Value
 from gdlab.kernels.unfolded import unfolded
+from gdlab.plan.dispatch import Arg, PointOp
 from gdlab.session import Session, SessionConfig, build
 
 X = np.array([1.25, -2.5, 0.0, -0.0, np.inf, -np.inf, np.nan, 1e-30, 1000.0], np.float32)
@@ -75,3 +77,11 @@ def test_ordinary_chains_hide_nothing() -> None:
         chains = [d.epilogue for d in session.loaded.plan.dispatches]
         assert any(len(chain) > 3 for chain in chains)
         assert not any(hidden for chain in chains for hidden in unfolded(chain))
+
+
+def test_a_long_chain_is_searched_once() -> None:
+    """Each line reads the one before twice: 2^200 ways through it."""
+    line = PointOp("add", "a + b", ("a", "b"), (Arg("operand"), Arg("operand")), (), 0)
+    chain = [line, *(replace(line, args=(Arg("op", i), Arg("op", i))) for i in range(200))]
+    last = replace(line, expr="a - b", args=(Arg("op", 200), Arg("operand")))
+    assert unfolded([*chain, last]) == [frozenset()] * 201 + [frozenset({0})]
