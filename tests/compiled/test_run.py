@@ -8,6 +8,7 @@ import re
 import struct
 from typing import Any
 
+import ml_dtypes  # a dependency of jax, which the tests have: NumPy then has bfloat16
 import numpy as np
 import pytest
 from compiled_graphs import W, X, graph_of, ready, same, small, state
@@ -347,7 +348,9 @@ def test_packed_weights_change_one_by_one(device: str, form: Form) -> None:
         np.testing.assert_allclose(graph.run(inputs)[1], found[g.output_ids[1]], rtol=1e-4, atol=1e-5)
 
 
-def test_parameters_are_initialized_and_loaded_from_files(device: str, tmp_path: Any) -> None:
+def test_parameters_are_initialized_and_loaded_from_files(
+    device: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from safetensors.numpy import save_file
 
     graph = build_compiled_graph(small(), device)
@@ -364,8 +367,12 @@ def test_parameters_are_initialized_and_loaded_from_files(device: str, tmp_path:
         graph.load_params(tmp_path / "bad")
     header = b'{"w":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}}'
     (tmp_path / "bad").write_bytes(struct.pack("<Q", len(header)) + header + bytes(2))
-    with pytest.raises(gd.LoadError, match="bfloat16.*gd.load_safetensors reads BF16"):
+    with pytest.raises(gd.LoadError, match=rf"{np.dtype(ml_dtypes.bfloat16)}.*gd.load_safetensors reads BF16"):
         graph.load_params(tmp_path / "bad")
+    with monkeypatch.context() as patch:  # what the library does where nothing has imported ml_dtypes
+        patch.setattr("safetensors.numpy.load_file", lambda path: np.dtype("bfloat17"))
+        with pytest.raises(gd.LoadError, match="bfloat17.*gd.load_safetensors reads BF16"):
+            graph.load_params(tmp_path / "bad")
     assert same(graph.read_param("w"), W)
 
 

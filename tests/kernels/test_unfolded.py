@@ -85,3 +85,10 @@ def test_a_long_chain_is_searched_once() -> None:
     chain = [line, *(replace(line, args=(Arg("op", i), Arg("op", i))) for i in range(200))]
     last = replace(line, expr="a - b", args=(Arg("op", 200), Arg("operand")))
     assert unfolded([*chain, last]) == [frozenset()] * 201 + [frozenset({0})]
+
+
+def test_what_is_hidden_is_not_searched() -> None:
+    """((x + 1) + 2) + x: the compiler sees no x in the sum of what it does not know and 2."""
+    line = PointOp("add_scalar", "x + value", ("x",), (Arg("operand"),), (("value", 1.0),), 0)
+    last = PointOp("add", "a + b", ("a", "b"), (Arg("op", 1), Arg("operand")), (), 0)
+    assert unfolded([line, replace(line, args=(Arg("op", 0),)), last]) == [frozenset(), frozenset({0}), frozenset()]
