@@ -1,0 +1,342 @@
+/* Products of matrices on all cores: c[m, n] = a[m, k] b[k, n] in float32.
+
+   A block of c, ROWS rows by NV vectors, is added up in registers, STEPS steps of k at a time. Before, its rows of a and
+   columns of b are laid out in panels, the numbers of one step side by side. Threads take the next piece of c until
+   there is none: one that gets no core leaves its pieces to the others, and who computes a piece makes no difference to
+   its bits. Each lays out the rows that it reads itself: lines that another core has just written take longer than that.
+   (Panels in registers and caches: Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008.) */
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#if defined(__AVX512F__) /* 32 registers of 16 numbers */
+enum { W = 16, NV = 2, ROWS = 14 };
+#define EACH_COUNT(CASE) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14)
+#elif defined(__AVX__) /* 16 registers of 8 */
+enum { W = 8, NV = 2, ROWS = 6 };
+#define EACH_COUNT(CASE) CASE(4) CASE(5) CASE(6)
+#else /* 16 or 32 registers of 4 */
+enum { W = 4, NV = 2, ROWS = 4 };
+#define EACH_COUNT(CASE) CASE(3) CASE(4)
+#endif
+enum { COLS = NV * W, STEPS = 256, WIDE = 4, PIECES = 4 };
+enum { GROUP = 16, LAID = 1 << 16, DEEP = 1 << 14 }; /* panels of a piece; their steps in all; steps of one pass */
+enum { MOST_THREADS = 16, AWAKE = 200000 /* ns that a thread waits for the next product before it sleeps */ };
+
+typedef float Vec __attribute__((vector_size(4 * W)));
+typedef float Loose __attribute__((vector_size(4 * W), aligned(4)));
+typedef int32_t Lanes __attribute__((vector_size(4 * W)));
+#define INLINE static inline __attribute__((always_inline))
+#define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
+/* laying out ------------------------------------------------------------------------------------------------------- */
+INLINE Vec mixed(Vec a, Vec b, Lanes from) {
+#ifdef __clang__
+    Vec made;
+    EACH(j, W) made[j] = from[j] < W ? a[from[j]] : b[from[j] - W];
+    return made;
+#else
+    return __builtin_shuffle(a, b, from);
+#endif
+}
+
+/* Exchange the numbers off the diagonal in blocks of s x s; for s of 1, 2, 4 up to W / 2 rows become columns. */
+INLINE void exchange(Vec *x, const int s) {
+    Lanes low, high;
+    EACH(j, W) low[j] = j & s ? W + (j ^ s) : j;
+    EACH(j, W) high[j] = j & s ? W + j : j ^ s;
+    EACH(i, W) if (!(i & s)) {
+        Vec a = x[i], b = x[i | s];
+        x[i] = mixed(a, b, low);
+        x[i | s] = mixed(a, b, high);
+    }
+}
+
+/* to[p * W + i] = from[i * row + p * step] for the first n of W rows; the others are not read, and hold anything. */
+static void lay_out(const float *from, int64_t row, int64_t step, int64_t n, int64_t steps, float *to) {
+    int64_t p = 0;
+    if (step == 1)
+        for (; p + W <= steps; p += W) {
+            Vec x[W];
+            EACH(i, W) x[i] = *(const Loose *)(from + (i < n ? i : 0) * row + p);
+            exchange(x, 1);
+            exchange(x, 2);
+            if (W > 4) exchange(x, 4);
+            if (W > 8) exchange(x, 8);
+            EACH(i, W) *(Vec *)(to + (p + i) * W) = x[i];
+        }
+    else if (row == 1 && step >= W) /* whole vectors, the last of which would read behind the end */
+        for (; p < (n == W ? steps : steps - 1); p++)
+            *(Vec *)(to + p * W) = *(const Loose *)(from + p * step);
+    for (; p < steps; p++)
+        for (int64_t i = 0; i < n; i++)
+            to[p * W + i] = from[i * row + p * step];
+}
+
+/* Lay out n columns of b: panels of W, one behind the other. */
+static void lay_out_columns(const float *from, int64_t row, int64_t column, int64_t n, int64_t steps, float *to) {
+    if (column == 1 && n % W == 0) /* row by row, as they lie */
+        for (int64_t p = 0; p < steps; p++)
+            for (int64_t x = 0; x < n; x += W)
+                *(Vec *)(to + x * steps + p * W) = *(const Loose *)(from + p * row + x);
+    else
+        for (int64_t x = 0; x < n; x += W)
+            lay_out(from + x * column, column, row, least(W, n - x), steps, to + x * steps);
+}
+
+/* sums ------------------------------------------------------------------------------------------------------------- */
+typedef struct {
+    const float *a, *b; /* a panel of a, NV panels of b */
+    float *c; /* where the block begins */
+    int64_t row; /* from a row of c to the next */
+    int64_t steps, rows, columns;
+    int begins; /* whether these are the first steps */
+} Block;
+
+INLINE void add_up(const Block *t, const int rows) {
+    const float *a = t->a, *b = t->b;
+    const int64_t panel = t->steps * W;
+    Vec sum[ROWS][NV];
+    EACH(i, rows) EACH(j, NV) sum[i][j] = (Vec){0};
+    for (const float *end = a + panel; a < end; a += W, b += W) {
+        Vec y[NV];
+        EACH(j, NV) y[j] = *(const Vec *)(b + j * panel);
+        EACH(i, rows) EACH(j, NV) sum[i][j] += a[i] * y[j];
+    }
+    if (t->rows == rows && t->columns == COLS) {
+        EACH(i, rows) EACH(j, NV) {
+            Loose *to = (Loose *)(t->c + i * t->row + j * W);
+            *to = t->begins ? sum[i][j] : *to + sum[i][j];
+        }
+        return;
+    }
+    float all[ROWS][COLS];
+    memcpy(all, sum, sizeof all);
+    for (int64_t i = 0; i < t->rows; i++)
+        for (int64_t j = 0; j < t->columns; j++)
+            t->c[i * t->row + j] = t->begins ? all[i][j] : t->c[i * t->row + j] + all[i][j];
+}
+
+static __attribute__((noinline)) void add_block(const Block *t, int64_t rows) {
+    switch (rows) {
+#define CASE(n) case n: add_up(t, n); break;
+    EACH_COUNT(CASE)
+    }
+}
+
+/* pieces ----------------------------------------------------------------------------------------------------------- */
+typedef struct { /* strides in numbers */
+    const float *a;
+    int64_t a_row, a_column;
+    const float *b;
+    int64_t b_row, b_column;
+    float *c;
+    int64_t c_row;
+    int64_t m, k, n, threads;
+} Product;
+
+typedef struct {
+    Product of;
+    int64_t from, deep; /* steps of this pass */
+    int64_t rows, panels, group, columns; /* of a panel of a; of a; of a piece: its panels of a and columns of b */
+    int64_t across, pieces;
+    _Atomic int64_t next, ended;
+} Work;
+
+/* Memory of a thread, for a and for columns of b; it grows. */
+typedef struct { float *at; size_t bytes; } Room;
+static _Thread_local Room rooms[2];
+static pthread_key_t at_exit;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void free_rooms(void *given) {
+    for (Room *room = given; room < (Room *)given + 2; room++)
+        free(room->at);
+}
+
+static void begin(void) { pthread_key_create(&at_exit, free_rooms); }
+
+static float *memory(int which, int64_t numbers) {
+    Room *room = &rooms[which];
+    const size_t bytes = (size_t)parts(numbers, 16) * 64;
+    if (bytes > room->bytes) {
+        free(room->at);
+        room->at = aligned_alloc(64, bytes);
+        room->bytes = room->at ? bytes : 0;
+        pthread_once(&once, begin);
+        pthread_setspecific(at_exit, rooms);
+    }
+    return room->at;
+}
+
+static void lay_out_rows(const Work *w, int64_t first, int64_t last, float *to) {
+    const Product *t = &w->of;
+    for (int64_t q = first; q < last; q++, to += W * w->deep) {
+        const int64_t i = q * w->rows;
+        const float *from = t->a + i * t->a_row + w->from * t->a_column;
+        lay_out(from, t->a_row, t->a_column, least(w->rows, t->m - i), w->deep, to);
+    }
+}
+
+static void compute(const Work *w, int64_t first, int64_t last, int64_t j, const float *a, float *b) {
+    const Product *t = &w->of;
+    const int64_t n = least(w->columns, t->n - j);
+    for (int64_t p = 0; p < w->deep; p += STEPS) {
+        const int64_t steps = least(STEPS, w->deep - p);
+        const float *from = t->b + (w->from + p) * t->b_row + j * t->b_column;
+        lay_out_columns(from, t->b_row, t->b_column, n, steps, b);
+        for (int64_t x = 0; x < n; x += COLS)
+            for (int64_t q = first; q < last; q++) {
+                const int64_t i = q * w->rows;
+                const Block block = {
+                    .a = a + ((q - first) * w->deep + p) * W, .b = b + x * steps, .c = t->c + i * t->c_row + j + x,
+                    .row = t->c_row, .steps = steps, .rows = least(w->rows, t->m - i), .columns = least(COLS, n - x),
+                    .begins = w->from + p == 0,
+                };
+                add_block(&block, w->rows);
+            }
+    }
+}
+
+static int64_t numbers_of_a(const Work *w) { return w->group * w->deep * W; }
+
+static void take_part(Work *w) {
+    float *a = memory(0, numbers_of_a(w)), *b = memory(1, WIDE * COLS * STEPS);
+    int64_t laid = -1, done = 0;
+    for (int64_t at; a && b && (at = atomic_fetch_add(&w->next, 1)) < w->pieces; done++) {
+        const int64_t first = at / w->across * w->group, last = least(w->panels, first + w->group);
+        if (laid != first)
+            lay_out_rows(w, laid = first, last, a);
+        compute(w, first, last, at % w->across * w->columns, a, b);
+    }
+    atomic_fetch_add(&w->ended, done);
+}
+
+/* threads ---------------------------------------------------------------------------------------------------------- */
+static void rest(int turns) { /* let the other thread of the core go on, and from time to time all others */
+    if (turns % 64)
+#if defined(__x86_64__) || defined(__i386__)
+        __builtin_ia32_pause();
+#else
+        atomic_thread_fence(memory_order_seq_cst);
+#endif
+    else
+        sched_yield();
+}
+
+static struct {
+    pthread_mutex_t turn; /* of the product that the threads work at */
+    pthread_mutex_t lock; /* of `asleep` */
+    pthread_cond_t called;
+    int asleep, started;
+    pid_t process; /* whose threads they are: a fork has none */
+    _Atomic int64_t inside, number; /* threads at work; of the last product */
+    _Atomic(Work *) work;
+} team = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, 0, 0, NULL};
+
+static int64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+static void await_call(int64_t seen) {
+    const int64_t until = now() + AWAKE;
+    for (int turns = 1; atomic_load(&team.number) == seen; turns++) {
+        rest(turns);
+        if (turns % 64 == 0 && now() > until) {
+            pthread_mutex_lock(&team.lock);
+            team.asleep++;
+            while (atomic_load(&team.number) == seen)
+                pthread_cond_wait(&team.called, &team.lock);
+            team.asleep--;
+            pthread_mutex_unlock(&team.lock);
+        }
+    }
+}
+
+static void *serve(void *seen) {
+    for (int64_t number = (intptr_t)seen;;) {
+        await_call(number);
+        number = atomic_load(&team.number);
+        atomic_fetch_add(&team.inside, 1);
+        Work *w = atomic_load(&team.work);
+        if (w)
+            take_part(w);
+        atomic_fetch_sub(&team.inside, 1);
+    }
+    return NULL;
+}
+
+static void begin_process(void) {
+    if (team.process == getpid())
+        return;
+    pthread_mutex_init(&team.turn, NULL);
+    pthread_mutex_init(&team.lock, NULL);
+    pthread_cond_init(&team.called, NULL);
+    team.asleep = team.started = 0;
+    atomic_store(&team.inside, 0);
+    atomic_store(&team.work, NULL);
+    team.process = getpid();
+}
+
+static void share(Work *w) {
+    sigset_t all, before; /* signals are for the threads of Python */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (; team.started < least(w->of.threads, MOST_THREADS) - 1; team.started++) {
+        pthread_t made;
+        if (pthread_create(&made, NULL, serve, (void *)(intptr_t)atomic_load(&team.number)))
+            break;
+        pthread_detach(made);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    atomic_store(&team.work, w);
+    atomic_fetch_add(&team.number, 1);
+    pthread_mutex_lock(&team.lock);
+    if (team.asleep)
+        pthread_cond_broadcast(&team.called);
+    pthread_mutex_unlock(&team.lock);
+}
+
+static void compute_alone_or_shared(Work *w) {
+    if (w->of.threads == 1 || w->pieces == 1 || pthread_mutex_trylock(&team.turn)) {
+        take_part(w);
+        return;
+    }
+    share(w);
+    take_part(w);
+    for (int turns = 1; atomic_load(&w->ended) < w->pieces; turns++)
+        rest(turns);
+    atomic_store(&team.work, NULL);
+    for (int turns = 1; atomic_load(&team.inside); turns++)
+        rest(turns);
+    pthread_mutex_unlock(&team.turn);
+}
+
+/* Compute a product; return 0 where there is no memory, before anything is written. */
+int gdlab_product(const Product *t) {
+    begin_process();
+    const int64_t rows = parts(t->m, parts(t->m, ROWS)), panels = parts(t->m, rows), blocks = parts(t->n, COLS);
+    for (int64_t from = 0; from < t->k; from += DEEP) {
+        Work w = {.of = *t, .from = from, .deep = least(DEEP, t->k - from), .rows = rows, .panels = panels};
+        w.group = least(GROUP, LAID / w.deep);
+        const int64_t groups = parts(panels, w.group), wide = blocks * groups / (PIECES * t->threads);
+        w.columns = COLS * (wide < 1 ? 1 : least(WIDE, wide));
+        w.across = parts(t->n, w.columns);
+        w.pieces = groups * w.across;
+        if (!memory(0, numbers_of_a(&w)) || !memory(1, WIDE * COLS * STEPS))
+            return 0;
+        compute_alone_or_shared(&w);
+    }
+    return 1;
+}
