@@ -27,7 +27,7 @@ enum { W = 4, NV = 2, ROWS = 4 };
 #endif
 enum { COLS = NV * W, STEPS = 256, WIDE = 4, PIECES = 4 };
 enum { GROUP = 16, LAID = 1 << 16, DEEP = 1 << 14 }; /* panels of a piece; their steps in all; steps of one pass */
-enum { MOST_THREADS = 16, AWAKE = 200000 /* ns that a thread waits for the next product before it sleeps */ };
+enum { MOST_THREADS = 16, AWAKE = 100000 /* ns that a thread waits for the next product before it sleeps */ };
 
 typedef float Vec __attribute__((vector_size(4 * W)));
 typedef float Loose __attribute__((vector_size(4 * W), aligned(4)));
@@ -39,15 +39,11 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
 /* laying out ------------------------------------------------------------------------------------------------------- */
-INLINE Vec mixed(Vec a, Vec b, Lanes from) {
 #ifdef __clang__
-    Vec made;
-    EACH(j, W) made[j] = from[j] < W ? a[from[j]] : b[from[j] - W];
-    return made;
+#define MIX(made, a, b, from) EACH(j, W) made[j] = from[j] < W ? a[from[j]] : b[from[j] - W]
 #else
-    return __builtin_shuffle(a, b, from);
+#define MIX(made, a, b, from) made = __builtin_shuffle(a, b, from)
 #endif
-}
 
 /* Exchange the numbers off the diagonal in blocks of s x s; for s of 1, 2, 4 up to W / 2 rows become columns. */
 INLINE void exchange(Vec *x, const int s) {
@@ -55,9 +51,9 @@ INLINE void exchange(Vec *x, const int s) {
     EACH(j, W) low[j] = j & s ? W + (j ^ s) : j;
     EACH(j, W) high[j] = j & s ? W + j : j ^ s;
     EACH(i, W) if (!(i & s)) {
-        Vec a = x[i], b = x[i | s];
-        x[i] = mixed(a, b, low);
-        x[i | s] = mixed(a, b, high);
+        const Vec a = x[i], b = x[i | s];
+        MIX(x[i], a, b, low);
+        MIX(x[i | s], a, b, high);
     }
 }
 
@@ -156,14 +152,11 @@ typedef struct {
 typedef struct { float *at; size_t bytes; } Room;
 static _Thread_local Room rooms[2];
 static pthread_key_t at_exit;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void free_rooms(void *given) {
     for (Room *room = given; room < (Room *)given + 2; room++)
         free(room->at);
 }
-
-static void begin(void) { pthread_key_create(&at_exit, free_rooms); }
 
 static float *memory(int which, int64_t numbers) {
     Room *room = &rooms[which];
@@ -172,7 +165,6 @@ static float *memory(int which, int64_t numbers) {
         free(room->at);
         room->at = aligned_alloc(64, bytes);
         room->bytes = room->at ? bytes : 0;
-        pthread_once(&once, begin);
         pthread_setspecific(at_exit, rooms);
     }
     return room->at;
@@ -238,10 +230,9 @@ static struct {
     pthread_mutex_t lock; /* of `asleep` */
     pthread_cond_t called;
     int asleep, started;
-    pid_t process; /* whose threads they are: a fork has none */
     _Atomic int64_t inside, number; /* threads at work; of the last product */
     _Atomic(Work *) work;
-} team = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, 0, 0, NULL};
+} team = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, 0, NULL};
 
 static int64_t now(void) {
     struct timespec t;
@@ -277,16 +268,18 @@ static void *serve(void *seen) {
     return NULL;
 }
 
-static void begin_process(void) {
-    if (team.process == getpid())
-        return;
+static void begin_fork(void) { /* it has none of the threads, whatever they were at */
     pthread_mutex_init(&team.turn, NULL);
     pthread_mutex_init(&team.lock, NULL);
     pthread_cond_init(&team.called, NULL);
     team.asleep = team.started = 0;
     atomic_store(&team.inside, 0);
     atomic_store(&team.work, NULL);
-    team.process = getpid();
+}
+
+static void begin(void) {
+    pthread_key_create(&at_exit, free_rooms);
+    pthread_atfork(NULL, NULL, begin_fork);
 }
 
 static void share(Work *w) {
@@ -325,7 +318,8 @@ static void compute_alone_or_shared(Work *w) {
 
 /* Compute a product; return 0 where there is no memory, before anything is written. */
 int gdlab_product(const Product *t) {
-    begin_process();
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, begin);
     const int64_t rows = parts(t->m, parts(t->m, ROWS)), panels = parts(t->m, rows), blocks = parts(t->n, COLS);
     for (int64_t from = 0; from < t->k; from += DEEP) {
         Work w = {.of = *t, .from = from, .deep = least(DEEP, t->k - from), .rows = rows, .panels = panels};

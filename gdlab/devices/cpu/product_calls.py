@@ -9,6 +9,7 @@ bound, once per machine, and kept beside other caches.
 from __future__ import annotations
 
 import ctypes
+import platform
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from gdlab.op.numpy_form import NumpyCall
 WORTH = 1 << 18  # multiplications from which on: OpenBLAS takes one thread up to here, and 6 µs
 FEW_ROWS, FEW_COLUMNS = 8, 24  # fewer leave most of a block in registers empty
 OPTIONS = ("-march=native", "-ffp-contract=fast", "-pthread")
+X86_OPTIONS = ("-mprefer-vector-width=512",)  # clang would split vectors
 _F32 = np.dtype(np.float32)
 _NAME = "gdlab_product"
 
@@ -59,7 +61,8 @@ def product(a: Array, b: Array, out: Array) -> NumpyCall:
 def _function() -> Callable[[Any], int] | None:
     """Return `gdlab_product` of `product.c`; None where there is no compiler, or no folder for its output."""
     text = Path(__file__).with_name("product.c").read_text("ascii")
-    found = functions("", {_NAME: text}, *OPTIONS).get(_NAME)
+    x86 = X86_OPTIONS if platform.machine() in ("x86_64", "AMD64") else ()
+    found = functions("", {_NAME: text}, *OPTIONS, *x86).get(_NAME)
     if found is not None:
         found.restype, found.argtypes = ctypes.c_int, [ctypes.c_void_p]
     return found
