@@ -89,6 +89,9 @@ class KernelBuilder(Protocol):
     def call(self, ufunc: Callable[..., Any], a: Array, b: Array, out: Array) -> None:
         """Put ufunc(a, b) in `out`, where b may be a row or a column."""
 
+    def product(self, a: Array, b: Array, out: Array) -> None:
+        """Put the product of a[.., m, k] and b[.., k, n] in `out`, [.., m, n], which shares no memory with them."""
+
     def evaluate(self, expr: str, operands: Mapping[str, Array], out: Array) -> None:
         """Put the value of an expression over named arrays (written as in `Elementwise`) in `out`."""
 

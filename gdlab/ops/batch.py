@@ -67,7 +67,7 @@ def _products_form(builder: KernelBuilder, c: KernelConstants) -> None:
     left = _view(a, (count, m, k), (c["A_G"], c["A_M"], c["A_K"]))
     right = _view(b, (count, k, n), (c["B_G"], c["B_K"], c["B_N"]))
     out = _view(builder.out((count * m * n,)), (count, m, n), (c["C_G"], c["C_M"], 1))
-    builder.calls.append((np.matmul, (left, right, out)))
+    builder.product(left, right, out)
 
 
 def _kernel(layout: Layout) -> Shader:

@@ -148,7 +148,7 @@ def _product_form(builder: KernelBuilder, c: KernelConstants) -> None:
     m, n, k = c["ROWS"], c["N"], c["K"]
     weights, operands = builder.temporary((n, k)), _operands(builder, c, 1)
     builder.calls.append((_decode, (*operands, c["BITS"], c["GROUP"], weights)))
-    builder.calls.append((np.matmul, (builder.operand(0, (m, k)), weights.T, builder.out((m, n)))))
+    builder.product(builder.operand(0, (m, k)), weights.T, builder.out((m, n)))
 
 
 @fused(

@@ -36,7 +36,7 @@ DEPTHS = (1, 2, 15, 16, 17, 100, 255, 256, 257, 520)
 def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """However small, with no function from another test."""
     monkeypatch.setattr(product_calls, "WORTH", 0)
-    product_calls._function.cache_clear()
+    product_calls.compiled.cache_clear()
 
 
 @pytest.fixture
@@ -108,6 +108,35 @@ def test_long_sums_and_many_pieces(m: int, k: int, n: int, compiler: None, monke
     np.testing.assert_array_equal(by(2, a, b, monkeypatch), one)
 
 
+@pytest.mark.parametrize("seed", range(CASES // 2))
+def test_matrices_side_by_side_are_each_as_alone(
+    seed: int, compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen, rng = random.Random(seed), np.random.default_rng(seed)
+    m, k, n = chosen.choice(SIZES), chosen.choice(DEPTHS[:7]), chosen.choice(SIZES[5:9])
+    axes = chosen.choice([(1,), (5,), (3, 2), (2, 1, 3), (1, 1, 1), (4, 1)])
+    a, b = (rng.standard_normal((*axes, *shape), np.float32) for shape in ((m, k), (k, n)))
+    a, b = chosen.choice([a, a[:1], a[..., ::-1, :], a.swapaxes(0, -1).copy().swapaxes(0, -1)]), b[..., :1, :, :]
+    apart = chosen.choice([n, n + 5])
+    room = np.full((*axes, m, apart), 7, np.float32)
+    monkeypatch.setattr(product_calls, "threads", lambda: chosen.randint(1, 4))
+    call, args = product(a, b, room[..., :n])
+    assert isinstance(call, Product) and args == ()
+    call()
+    assert (room[..., n:] == 7).all()
+    whole_a, whole_b = np.broadcast_to(a, (*axes, m, k)), np.broadcast_to(b, (*axes, k, n))
+    for at in np.ndindex(axes):
+        np.testing.assert_array_equal(room[at][:, :n], by(1, whole_a[at], whole_b[at], monkeypatch))
+
+
+def test_more_axes_are_left_to_numpy() -> None:
+    a, b = np.ones((2, 2, 2, 8, 3), np.float32), np.ones((3, 24), np.float32)
+    out = np.zeros((2, 2, 2, 8, 24), np.float32)
+    function, args = product(a, b, out)
+    function(*args)
+    assert function is np.matmul and (out == 3).all()
+
+
 @pytest.mark.parametrize("odd", [np.nan, np.inf])
 def test_what_is_not_finite_stays_in_its_row_and_column(
     odd: float, compiler: None, monkeypatch: pytest.MonkeyPatch
@@ -175,7 +204,7 @@ def test_without_a_compiler_products_are_those_of_numpy(
     function, args = product(a, b, out)
     function(*args)
     assert not isinstance(function, Product) and (out == 3).all()
-    product_calls._function.cache_clear()
+    product_calls.compiled.cache_clear()
 
 
 def test_it_is_compiled_once_and_only_for_a_product_that_is_worth_it(
@@ -191,7 +220,7 @@ def test_it_is_compiled_once_and_only_for_a_product_that_is_worth_it(
     assert not begun
     monkeypatch.setattr(product_calls, "WORTH", 0)
     for _ in range(2):
-        product_calls._function.cache_clear()  # as another process
+        product_calls.compiled.cache_clear()  # as another process
         assert isinstance(product(a, b, out)[0], Product)
     assert len(begun) == 1
 
@@ -204,7 +233,7 @@ def test_a_loop_stores_what_a_product_reads_and_no_more(compiler: None, monkeypa
     x[...], w[...], t[...], u[...] = 2, 1, 7, 7
     calls = [(np.add, (x, 1.0, u)), (np.multiply, (u, u, t)), product(t, w, y), (np.negative, (y, y))]
     (made,) = fused([calls], [t, u])
-    assert len(made) == 3
+    assert len(made) == 3, "a loop, the product, a call"
     for function, args in made:
         function(*args)
     assert (y == -72).all() and (t == 9).all() and (u == 7).all(), "only what the product reads is written"
@@ -215,7 +244,7 @@ def test_a_session_trains_alike_with_and_without_a_compiler(
     rule: str, compiler: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def losses() -> tuple[list[float], int]:
-        product_calls._function.cache_clear()
+        product_calls.compiled.cache_clear()
         graph, values = networks.mlp(), np.random.default_rng(5)
         with build_session(graph, "cpu") as session:
             session.initialize(3)
@@ -235,7 +264,7 @@ def test_a_session_trains_alike_with_and_without_a_compiler(
     wanted, none = losses()
     assert count >= 3 and none == 0
     np.testing.assert_allclose(wanted, found, rtol=1e-4)
-    product_calls._function.cache_clear()
+    product_calls.compiled.cache_clear()
 
 
 # processes ------------------------------------------------------------------------------------------------------------
@@ -303,8 +332,9 @@ def test_the_table_has_the_fields_of_the_struct(compiler: None) -> None:
     seen: list[list[int]] = []
 
     def note(place: int) -> int:
-        seen.append([*(ctypes.c_int64 * 12).from_address(place)])
+        seen.append([*(ctypes.c_int64 * 21).from_address(place)])
         return 1
 
     Product(note, a, b.T.copy().T, out)()
-    assert seen[0][1:3] == [3, 1] and seen[0][4:6] == [1, 3] and seen[0][7:11] == [24, 8, 3, 24]
+    (table,) = seen
+    assert (table[3:5], table[8:10], table[13:15], table[15:20]) == ([3, 1], [1, 3], [24, 1], [1, 1, 8, 3, 24])

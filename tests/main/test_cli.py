@@ -300,6 +300,7 @@ def test_doctor_tells_that_threads_of_numpy_keep_the_cores(keeps: bool, monkeypa
 def test_doctor_tells_that_others_use_the_cores(slower: float, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_module, "mean_by_least", lambda: slower)
     monkeypatch.setattr(doctor_module, "has_openblas", lambda: True)
+    monkeypatch.setattr(doctor_module, "compiled", lambda: None)
     monkeypatch.setattr(doctor_module, "threads", lambda: 2)
     (row,) = (row for row in doctor_module.doctor_rows() if row.name == "products")
     assert row.level == level and row.found.startswith("by 2 threads")
@@ -307,6 +308,10 @@ def test_doctor_tells_that_others_use_the_cores(slower: float, level: str, monke
     monkeypatch.setattr(doctor_module, "threads", lambda: 1)
     (row,) = (row for row in doctor_module.doctor_rows() if row.name == "products")
     assert (row.level, row.found) == ("ok", "by 1 thread")
+    monkeypatch.setattr(doctor_module, "compiled", lambda: len)
+    monkeypatch.setattr(doctor_module, "threads", lambda: 2)  # who leave their work to others
+    (row,) = (row for row in doctor_module.doctor_rows() if row.name == "products")
+    assert (row.level, row.found, row.advice) == ("ok", "in C, by 2 threads", "")
 
 
 def test_a_product_takes_longer_on_average_than_the_fastest() -> None:

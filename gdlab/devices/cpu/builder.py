@@ -19,6 +19,7 @@ from gdlab.devices.cpu.chain_calls import (
     lay_out,
 )
 from gdlab.devices.cpu.operands import domain, viewed
+from gdlab.devices.cpu.product_calls import product
 from gdlab.op.numpy_form import F32, NumpyCall
 from gdlab.plan.dispatch import Dispatch, Operand, PointOp
 
@@ -133,6 +134,10 @@ class NumpyKernelBuilder:
         """Append ufunc(a, b) into `out`, where b may be a row or a column."""
         steps, args = lay_out((a, b), out, self.scratch, self.taken)
         self.calls += [*steps, (ufunc, (*args, out))]
+
+    def product(self, a: Array, b: Array, out: Array) -> None:
+        """Append the product of two factors into `out`."""
+        self.calls.append(product(a, b, out))
 
     def evaluate(self, expr: str, operands: Mapping[str, Array], out: Array) -> None:
         """Append the value of an expression over named arrays into `out`."""

@@ -52,11 +52,11 @@ def _matmul(builder: NumpyKernelBuilder) -> None:
     b, dual = _factor(builder, p, 1), None
     if p.dual is not None:  # of a plan for hardware
         dual, rows = builder.temporary((p.m, p.n)), _rows(builder, p, p.rows_operand) if p.dual_rows else a
-        builder.calls.append(product(rows, _factor(builder, p, p.dual_operand), dual))
+        builder.product(rows, _factor(builder, p, p.dual_operand), dual)
     if p.parts > 1:  # of a plan for hardware
         out, steps = builder.out((p.parts, p.m, p.n)), -(-p.k // p.parts)
         for part, ks in enumerate(slice(i * steps, (i + 1) * steps) for i in range(p.parts)):
-            builder.calls.append(product(a[:, ks], b[ks], out[part]))
+            builder.product(a[:, ks], b[ks], out[part])
         return
     out = builder.out((p.m, p.n))
     call = product(a, b, out)

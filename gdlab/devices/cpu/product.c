@@ -1,4 +1,4 @@
-/* Products of matrices on all cores: c[m, n] = a[m, k] b[k, n] in float32.
+/* Products of matrices on all cores: c[.., m, n] = a[.., m, k] b[.., k, n] in float32, with up to two axes of matrices.
 
    A block of c, ROWS rows by NV vectors, is added up in registers, STEPS steps of k at a time. Before, its rows of a and
    columns of b are laid out in panels, the numbers of one step side by side. Threads take the next piece of c until
@@ -25,7 +25,7 @@ enum { W = 8, NV = 2, ROWS = 6 };
 enum { W = 4, NV = 2, ROWS = 4 };
 #define EACH_COUNT(CASE) CASE(3) CASE(4)
 #endif
-enum { COLS = NV * W, STEPS = 256, WIDE = 4, PIECES = 4 };
+enum { COLS = NV * W, STEPS = 256, WIDE = 4, PIECES = 4, AHEAD = 8, LINE = 16 };
 enum { GROUP = 16, LAID = 1 << 16, DEEP = 1 << 14 }; /* panels of a piece; their steps in all; steps of one pass */
 enum { MOST_THREADS = 16, AWAKE = 100000 /* ns that a thread waits for the next product before it sleeps */ };
 
@@ -63,7 +63,11 @@ static void lay_out(const float *from, int64_t row, int64_t step, int64_t n, int
     if (step == 1)
         for (; p + W <= steps; p += W) {
             Vec x[W];
-            EACH(i, W) x[i] = *(const Loose *)(from + (i < n ? i : 0) * row + p);
+            EACH(i, W) {
+                const float *at = from + (i < n ? i : 0) * row + p;
+                __builtin_prefetch(at + 2 * W);
+                x[i] = *(const Loose *)at;
+            }
             exchange(x, 1);
             exchange(x, 2);
             if (W > 4) exchange(x, 4);
@@ -82,8 +86,10 @@ static void lay_out(const float *from, int64_t row, int64_t step, int64_t n, int
 static void lay_out_columns(const float *from, int64_t row, int64_t column, int64_t n, int64_t steps, float *to) {
     if (column == 1 && n % W == 0) /* row by row, as they lie */
         for (int64_t p = 0; p < steps; p++)
-            for (int64_t x = 0; x < n; x += W)
+            for (int64_t x = 0; x < n; x += W) {
+                __builtin_prefetch(from + (p + AHEAD) * row + x);
                 *(Vec *)(to + x * steps + p * W) = *(const Loose *)(from + p * row + x);
+            }
     else
         for (int64_t x = 0; x < n; x += W)
             lay_out(from + x * column, column, row, least(W, n - x), steps, to + x * steps);
@@ -103,6 +109,8 @@ INLINE void add_up(const Block *t, const int rows) {
     const int64_t panel = t->steps * W;
     Vec sum[ROWS][NV];
     EACH(i, rows) EACH(j, NV) sum[i][j] = (Vec){0};
+    if (t->rows == rows)
+        EACH(i, rows) EACH(j, COLS / LINE) __builtin_prefetch(t->c + i * t->row + j * LINE, 1);
     for (const float *end = a + panel; a < end; a += W, b += W) {
         Vec y[NV];
         EACH(j, NV) y[j] = *(const Vec *)(b + j * panel);
@@ -130,21 +138,21 @@ static __attribute__((noinline)) void add_block(const Block *t, int64_t rows) {
 }
 
 /* pieces ----------------------------------------------------------------------------------------------------------- */
-typedef struct { /* strides in numbers */
+typedef struct { /* steps from an element to the next along each axis, in numbers: of matrices, rows, columns */
     const float *a;
-    int64_t a_row, a_column;
+    int64_t a_outer, a_inner, a_row, a_column;
     const float *b;
-    int64_t b_row, b_column;
+    int64_t b_outer, b_inner, b_row, b_column;
     float *c;
-    int64_t c_row;
-    int64_t m, k, n, threads;
+    int64_t c_outer, c_inner, c_row, c_column; /* the last is 1 */
+    int64_t outer, inner, m, k, n, threads;
 } Product;
 
 typedef struct {
     Product of;
     int64_t from, deep; /* steps of this pass */
     int64_t rows, panels, group, columns; /* of a panel of a; of a; of a piece: its panels of a and columns of b */
-    int64_t across, pieces;
+    int64_t down, across, pieces; /* of a matrix, in panels and columns; of all */
     _Atomic int64_t next, ended;
 } Work;
 
@@ -170,29 +178,43 @@ static float *memory(int which, int64_t numbers) {
     return room->at;
 }
 
-static void lay_out_rows(const Work *w, int64_t first, int64_t last, float *to) {
+/* A piece: its matrices, where its steps begin; its panels; its first column. */
+typedef struct { const float *a, *b; float *c; int64_t matrix, first, last, column; } Piece;
+
+static Piece piece_at(const Work *w, int64_t at) {
     const Product *t = &w->of;
-    for (int64_t q = first; q < last; q++, to += W * w->deep) {
+    const int64_t matrix = at / (w->down * w->across), outer = matrix / t->inner, inner = matrix % t->inner;
+    const int64_t first = at / w->across % w->down * w->group;
+    return (Piece){
+        .a = t->a + outer * t->a_outer + inner * t->a_inner + w->from * t->a_column,
+        .b = t->b + outer * t->b_outer + inner * t->b_inner + w->from * t->b_row,
+        .c = t->c + outer * t->c_outer + inner * t->c_inner,
+        .matrix = matrix, .first = first, .last = least(w->panels, first + w->group),
+        .column = at % w->across * w->columns,
+    };
+}
+
+static void lay_out_rows(const Work *w, const Piece *piece, float *to) {
+    const Product *t = &w->of;
+    for (int64_t q = piece->first; q < piece->last; q++, to += W * w->deep) {
         const int64_t i = q * w->rows;
-        const float *from = t->a + i * t->a_row + w->from * t->a_column;
-        lay_out(from, t->a_row, t->a_column, least(w->rows, t->m - i), w->deep, to);
+        lay_out(piece->a + i * t->a_row, t->a_row, t->a_column, least(w->rows, t->m - i), w->deep, to);
     }
 }
 
-static void compute(const Work *w, int64_t first, int64_t last, int64_t j, const float *a, float *b) {
+static void compute(const Work *w, const Piece *piece, const float *a, float *b) {
     const Product *t = &w->of;
-    const int64_t n = least(w->columns, t->n - j);
+    const int64_t n = least(w->columns, t->n - piece->column);
     for (int64_t p = 0; p < w->deep; p += STEPS) {
         const int64_t steps = least(STEPS, w->deep - p);
-        const float *from = t->b + (w->from + p) * t->b_row + j * t->b_column;
-        lay_out_columns(from, t->b_row, t->b_column, n, steps, b);
+        lay_out_columns(piece->b + p * t->b_row + piece->column * t->b_column, t->b_row, t->b_column, n, steps, b);
         for (int64_t x = 0; x < n; x += COLS)
-            for (int64_t q = first; q < last; q++) {
+            for (int64_t q = piece->first; q < piece->last; q++) {
                 const int64_t i = q * w->rows;
                 const Block block = {
-                    .a = a + ((q - first) * w->deep + p) * W, .b = b + x * steps, .c = t->c + i * t->c_row + j + x,
-                    .row = t->c_row, .steps = steps, .rows = least(w->rows, t->m - i), .columns = least(COLS, n - x),
-                    .begins = w->from + p == 0,
+                    .a = a + ((q - piece->first) * w->deep + p) * W, .b = b + x * steps,
+                    .c = piece->c + i * t->c_row + piece->column + x, .row = t->c_row, .steps = steps,
+                    .rows = least(w->rows, t->m - i), .columns = least(COLS, n - x), .begins = w->from + p == 0,
                 };
                 add_block(&block, w->rows);
             }
@@ -203,12 +225,14 @@ static int64_t numbers_of_a(const Work *w) { return w->group * w->deep * W; }
 
 static void take_part(Work *w) {
     float *a = memory(0, numbers_of_a(w)), *b = memory(1, WIDE * COLS * STEPS);
-    int64_t laid = -1, done = 0;
+    Piece laid = {.matrix = -1};
+    int64_t done = 0;
     for (int64_t at; a && b && (at = atomic_fetch_add(&w->next, 1)) < w->pieces; done++) {
-        const int64_t first = at / w->across * w->group, last = least(w->panels, first + w->group);
-        if (laid != first)
-            lay_out_rows(w, laid = first, last, a);
-        compute(w, first, last, at % w->across * w->columns, a, b);
+        const Piece piece = piece_at(w, at);
+        if (piece.matrix != laid.matrix || piece.first != laid.first)
+            lay_out_rows(w, &piece, a);
+        laid = piece;
+        compute(w, &piece, a, b);
     }
     atomic_fetch_add(&w->ended, done);
 }
@@ -324,10 +348,11 @@ int gdlab_product(const Product *t) {
     for (int64_t from = 0; from < t->k; from += DEEP) {
         Work w = {.of = *t, .from = from, .deep = least(DEEP, t->k - from), .rows = rows, .panels = panels};
         w.group = least(GROUP, LAID / w.deep);
-        const int64_t groups = parts(panels, w.group), wide = blocks * groups / (PIECES * t->threads);
+        w.down = parts(panels, w.group);
+        const int64_t matrices = t->outer * t->inner, wide = matrices * w.down * blocks / (PIECES * t->threads);
         w.columns = COLS * (wide < 1 ? 1 : least(WIDE, wide));
         w.across = parts(t->n, w.columns);
-        w.pieces = groups * w.across;
+        w.pieces = matrices * w.down * w.across;
         if (!memory(0, numbers_of_a(&w)) || !memory(1, WIDE * COLS * STEPS))
             return 0;
         compute_alone_or_shared(&w);

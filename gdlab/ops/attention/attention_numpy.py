@@ -97,7 +97,7 @@ class _Work:
         scores = self.block("scores", rows[1] - rows[0], columns[1] - columns[0])
         keys = self.at["k"][:, :, columns[0] : columns[1]]
         q = self.scaled_queries(*rows) if scaled is None else scaled
-        self.builder.calls.append((np.matmul, (q, keys.transpose(0, 1, 3, 2), scores)))
+        self.builder.product(q, keys.transpose(0, 1, 3, 2), scores)
         if self.s.softcap:
             self.builder.calls.append((cap, (scores, self.s.softcap)))
         unseen = self.s.hidden(rows, columns)
@@ -113,12 +113,18 @@ class _Work:
         self.builder.calls += [(np.subtract, (scores, lse, scores)), (np.exp, (scores, scores))]
         return scores
 
+    def of_seen(self, weights: Array, values: Array, unseen: Array | None, out: Array) -> None:
+        """Append what `of_seen` does."""
+        self.builder.product(weights, values, out)
+        if unseen is not None:
+            self.builder.calls.append((leave_out, (weights, values, unseen, out)))
+
     def of_scores(self, rows: tuple[int, int], columns: tuple[int, int], weights: Array) -> Array:
         """Return P ⊙ (g·vᵀ − delta) of the block, in the place of its weights P."""
         pulled = self.block("pulled", *weights.shape[2:])
         values = self.at["v"][:, :, columns[0] : columns[1]].transpose(0, 1, 3, 2)
+        self.builder.product(self.at["g"][:, :, rows[0] : rows[1]], values, pulled)
         self.builder.calls += [
-            (np.matmul, (self.at["g"][:, :, rows[0] : rows[1]], values, pulled)),
             (np.subtract, (pulled, self.at["delta"][:, :, rows[0] : rows[1]], pulled)),
             (np.multiply, (weights, pulled, weights)),
         ]
@@ -129,6 +135,11 @@ def of_seen(weights: Array, values: Array, unseen: Array | None, out: Array) -> 
     """Multiply weights [kv, group, rows, columns] by values, but leave out unseen values instead of multiplying them by
     0: they may be NaN."""
     np.matmul(weights, values, out)
+    leave_out(weights, values, unseen, out)
+
+
+def leave_out(weights: Array, values: Array, unseen: Array | None, out: Array) -> None:
+    """Compute rows of a product anew, without what they do not see, where that is NaN."""
     if unseen is None or not np.isnan(np.add.reduce(out, None)):  # where one is NaN the sum is
         return
     for row in np.flatnonzero(np.isnan(out).any(axis=(0, 1, 3))):
@@ -174,10 +185,8 @@ def attention_form(builder: KernelBuilder, c: KernelConstants) -> None:
     for rows in _blocks(s.queries):
         powers, highest, total, columns = _softmax(work, rows)
         part = out[:, :, rows[0] : rows[1]]
-        builder.calls += [
-            (of_seen, (powers, work.at["v"][:, :, columns[0] : columns[1]], s.hidden(rows, columns), part)),
-            (np.divide, (part, total, part)),
-        ]
+        work.of_seen(powers, work.at["v"][:, :, columns[0] : columns[1]], s.hidden(rows, columns), part)
+        builder.calls.append((np.divide, (part, total, part)))
         if logarithm is not None:
             here = logarithm.transpose(1, 2, 0)[..., None][:, :, rows[0] : rows[1]]
             builder.calls += [(np.log, (total, total)), (np.add, (total, highest, here))]
@@ -201,10 +210,8 @@ def grad_q_form(builder: KernelBuilder, c: KernelConstants) -> None:
         columns = s.keys_of(*rows)
         of_scores = work.of_scores(rows, columns, work.weights(rows, columns))
         part = out[:, :, rows[0] : rows[1]]
-        builder.calls += [
-            (of_seen, (of_scores, work.at["k"][:, :, columns[0] : columns[1]], s.hidden(rows, columns), part)),
-            (np.multiply, (part, np.float32(1 / math.sqrt(s.d)), part)),
-        ]
+        work.of_seen(of_scores, work.at["k"][:, :, columns[0] : columns[1]], s.hidden(rows, columns), part)
+        builder.calls.append((np.multiply, (part, np.float32(1 / math.sqrt(s.d)), part)))
 
 
 def grad_k_form(builder: KernelBuilder, c: KernelConstants) -> None:
@@ -237,8 +244,6 @@ def _of_keys(
     unseen = None if hidden is None else hidden.T
     parts = work.block("parts", columns[1] - columns[0], s.d)
     part = _by_head(out, s.keys, s.kv, 1)[:, 0, columns[0] : columns[1]]
-    work.builder.calls += [
-        (of_seen, (block.transpose(0, 1, 3, 2), work.at[of][:, :, rows[0] : rows[1]], unseen, parts)),
-        (np.add.reduce, (parts, 1, None, part)),
-    ]
+    work.of_seen(block.transpose(0, 1, 3, 2), work.at[of][:, :, rows[0] : rows[1]], unseen, parts)
+    work.builder.calls.append((np.add.reduce, (parts, 1, None, part)))
     return part

@@ -115,11 +115,11 @@ def conv2d_form(builder: KernelBuilder, c: KernelConstants) -> None:
     s = ConvSizes(c)
     x, k, y = builder.operand(0, s.x), builder.operand(1, s.k), builder.out(s.y)
     if _is_plain(c):
-        builder.calls.append((np.matmul, (k, x.reshape(s.n, c["IN"], -1), y.reshape(s.n, c["OUT"], -1))))
+        builder.product(k, x.reshape(s.n, c["IN"], -1), y.reshape(s.n, c["OUT"], -1))
         return
     for b, patches in _patched(builder, s, x):
         out, turned = s.result(builder, y, b, read=False)
-        builder.calls.append((np.matmul, (k, patches, out)))
+        builder.product(k, patches, out)
         if turned is not None:
             builder.calls.append((np.copyto, (turned, out.reshape(turned.shape))))
 
@@ -131,7 +131,8 @@ def grad_weight_form(builder: KernelBuilder, c: KernelConstants) -> None:
     builder.calls.append((out.fill, (0.0,)))
     for b, patches in _patched(builder, s, x):
         own, _ = s.result(builder, g, b, read=True)
-        builder.calls += [(np.matmul, (own, patches.transpose(0, 2, 1), part)), (np.add, (out, part, out))]
+        builder.product(own, patches.transpose(0, 2, 1), part)
+        builder.calls.append((np.add, (out, part, out)))
 
 
 def grad_input_form(builder: KernelBuilder, c: KernelConstants) -> None:
@@ -139,7 +140,7 @@ def grad_input_form(builder: KernelBuilder, c: KernelConstants) -> None:
     g, k, out = builder.operand(0, s.y), builder.operand(1, s.k), builder.out(s.x)
     turned = k.transpose(0, 2, 1)
     if _is_plain(c):
-        builder.calls.append((np.matmul, (turned, g.reshape(s.n, c["OUT"], -1), out.reshape(s.n, c["IN"], -1))))
+        builder.product(turned, g.reshape(s.n, c["OUT"], -1), out.reshape(s.n, c["IN"], -1))
         return
     room = s.room(builder)
     for b in s.blocks():
@@ -147,7 +148,7 @@ def grad_input_form(builder: KernelBuilder, c: KernelConstants) -> None:
             builder.calls.append((room.fill, (0.0,)))
         own, _ = s.result(builder, g, b, read=True)
         split, flat = s.patches(builder, b)
-        builder.calls.append((np.matmul, (turned, own, flat)))
+        builder.product(turned, own, flat)
         places = s.taps(room, b)
         for i in range(c["KH"]):
             for j in range(c["KW"]):
