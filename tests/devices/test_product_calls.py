@@ -20,7 +20,7 @@ from gdlab.devices import native
 from gdlab.devices.cpu import fused_calls, product_calls
 from gdlab.devices.cpu.cpu_device import CpuProgram
 from gdlab.devices.cpu.fused_calls import fused
-from gdlab.devices.cpu.product_calls import Product, product
+from gdlab.devices.cpu.product_calls import BoundProduct, product
 from gdlab.devices.fit import zeros
 from gdlab.session import build_session
 
@@ -72,7 +72,7 @@ def by(threads: int, a: Array, b: Array, monkeypatch: pytest.MonkeyPatch) -> Arr
     monkeypatch.setattr(product_calls, "threads", lambda: threads)
     monkeypatch.setattr(product_calls, "cores", lambda: threads)
     call, args = product(a, b, room[32:-32].reshape(m, n))
-    assert isinstance(call, Product) and args == ()
+    assert isinstance(call, BoundProduct) and args == ()
     call()
     assert (room[:32] == 7).all() and (room[-32:] == 7).all()
     return room[32:-32].reshape(m, n)
@@ -121,7 +121,7 @@ def test_matrices_side_by_side_are_each_as_alone(
     room = np.full((*axes, m, apart), 7, np.float32)
     monkeypatch.setattr(product_calls, "threads", lambda: chosen.randint(1, 4))
     call, args = product(a, b, room[..., :n])
-    assert isinstance(call, Product) and args == ()
+    assert isinstance(call, BoundProduct) and args == ()
     call()
     assert (room[..., n:] == 7).all()
     whole_a, whole_b = np.broadcast_to(a, (*axes, m, k)), np.broadcast_to(b, (*axes, k, n))
@@ -178,7 +178,7 @@ def test_small_and_other_products_are_those_of_numpy(compiler: None, monkeypatch
         function, args = product(a, b, out)
         function(*args)
         np.testing.assert_allclose(out, a @ b, rtol=1e-5)
-        return isinstance(function, Product)
+        return isinstance(function, BoundProduct)
 
     assert is_own(8, 8, 24) and not is_own(7, 8, 24) and not is_own(8, 8, 23) and not is_own(8, 8, 24, np.float64)
     monkeypatch.setattr(product_calls, "WORTH", 8 * 8 * 24)
@@ -187,7 +187,7 @@ def test_small_and_other_products_are_those_of_numpy(compiler: None, monkeypatch
 
 def test_without_memory_a_product_is_that_of_numpy() -> None:
     a, b, out = np.ones((8, 3), np.float32), np.ones((3, 24), np.float32), np.zeros((8, 24), np.float32)
-    Product(lambda table: 0, a, b, out)()
+    BoundProduct(lambda table: 0, a, b, out)()
     assert (out == 3).all()
 
 
@@ -203,7 +203,7 @@ def test_without_a_compiler_products_are_those_of_numpy(
     a, b, out = np.ones((8, 3), np.float32), np.ones((3, 24), np.float32), np.zeros((8, 24), np.float32)
     function, args = product(a, b, out)
     function(*args)
-    assert not isinstance(function, Product) and (out == 3).all()
+    assert not isinstance(function, BoundProduct) and (out == 3).all()
     product_calls.compiled.cache_clear()
 
 
@@ -221,7 +221,7 @@ def test_it_is_compiled_once_and_only_for_a_product_that_is_worth_it(
     monkeypatch.setattr(product_calls, "WORTH", 0)
     for _ in range(2):
         product_calls.compiled.cache_clear()  # as another process
-        assert isinstance(product(a, b, out)[0], Product)
+        assert isinstance(product(a, b, out)[0], BoundProduct)
     assert len(begun) == 1
 
 
@@ -257,7 +257,7 @@ def test_a_session_trains_alike_with_and_without_a_compiler(
                 found.append(session.read_loss())
             program = session.loaded.program
             assert isinstance(program, CpuProgram)
-            return found, sum(isinstance(function, Product) for function, _ in program.launches.calls)
+            return found, sum(isinstance(function, BoundProduct) for function, _ in program.launches.calls)
 
     found, count = losses()
     monkeypatch.setattr(native.shutil, "which", lambda name: None)
@@ -278,7 +278,7 @@ def multiply(a, b):
     out = np.zeros((len(a), b.shape[1]), np.float32)
     product_calls.WORTH = 0
     call, _ = product_calls.product(a, b, out)
-    assert isinstance(call, product_calls.Product)
+    assert isinstance(call, product_calls.BoundProduct)
     call()
     return out
 a, b = rng.random((60, 300), np.float32), rng.random((300, 200), np.float32)
@@ -335,6 +335,6 @@ def test_the_table_has_the_fields_of_the_struct(compiler: None) -> None:
         seen.append([*(ctypes.c_int64 * 21).from_address(place)])
         return 1
 
-    Product(note, a, b.T.copy().T, out)()
+    BoundProduct(note, a, b.T.copy().T, out)()
     (table,) = seen
     assert (table[3:5], table[8:10], table[13:15], table[15:20]) == ([3, 1], [1, 3], [24, 1], [1, 1, 8, 3, 24])

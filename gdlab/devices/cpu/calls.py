@@ -11,7 +11,7 @@ from gdlab.base.errors import CompileError
 from gdlab.base.types import Array
 from gdlab.devices.cpu.builder import NumpyKernelBuilder
 from gdlab.devices.cpu.chain_calls import ScalarLiteral, Scratch, array, build
-from gdlab.devices.cpu.product_calls import Product, product
+from gdlab.devices.cpu.product_calls import BoundProduct, product
 from gdlab.devices.cpu.update_calls import update
 from gdlab.op import REGISTRY, Axis, Shader
 from gdlab.op.numpy_form import NumpyCall, NumpyForm
@@ -61,7 +61,7 @@ def _matmul(builder: NumpyKernelBuilder) -> None:
     out = builder.out((p.m, p.n))
     call = product(a, b, out)
     is_slow = p.a == "mk" and p.b == "nk" and p.m <= FEW and p.k >= 2 * p.n >= 4 * FEW
-    if is_slow and not isinstance(call[0], Product):
+    if is_slow and not isinstance(call[0], BoundProduct):
         lying = builder.temporary((p.n, p.m))
         builder.calls += [(b.T.dot, (a.T, lying)), (np.copyto, (out, lying.T))]
     else:

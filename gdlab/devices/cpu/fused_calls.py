@@ -20,7 +20,7 @@ import numpy as np
 
 from gdlab.base.types import Array, Shape
 from gdlab.devices.cpu.call_lanes import Beside, CallList
-from gdlab.devices.cpu.product_calls import Product
+from gdlab.devices.cpu.product_calls import BoundProduct
 from gdlab.devices.native import functions
 from gdlab.op.numpy_form import NumpyCall
 
@@ -258,7 +258,7 @@ def _all(run: Iterable[NumpyCall]) -> Iterator[NumpyCall]:
 def _arguments(call: NumpyCall) -> tuple[list[Array] | None, list[Array]]:
     """Return the arrays that a call reads, None where its arguments do not tell, and those that it writes whole."""
     function, args = call
-    if isinstance(function, Product):
+    if isinstance(function, BoundProduct):
         return [function.a, function.b], [function.out]
     if isinstance(function, np.ufunc):
         inputs, outputs = args[: function.nin], args[function.nin : function.nargs]

@@ -6,7 +6,6 @@
    its bits. Each lays out the rows that it reads itself: lines that another core has just written take longer than that.
    (Panels in registers and caches: Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008.) */
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -27,7 +26,7 @@ enum { W = 4, NV = 2, ROWS = 4 };
 #endif
 enum { COLS = NV * W, STEPS = 256, WIDE = 4, PIECES = 4, AHEAD = 8, LINE = 16 };
 enum { GROUP = 16, LAID = 1 << 16, DEEP = 1 << 14 }; /* panels of a piece; their steps in all; steps of one pass */
-enum { MOST_THREADS = 16, AWAKE = 100000 /* ns that a thread waits for the next product before it sleeps */ };
+enum { MOST_THREADS = 16, AWAKE = 500000 /* ns that a thread waits for the next product before it sleeps */ };
 
 typedef float Vec __attribute__((vector_size(4 * W)));
 typedef float Loose __attribute__((vector_size(4 * W), aligned(4)));
@@ -238,15 +237,20 @@ static void take_part(Work *w) {
 }
 
 /* threads ---------------------------------------------------------------------------------------------------------- */
-static void rest(int turns) { /* let the other thread of the core go on, and from time to time all others */
-    if (turns % 64)
+static void relax(void) { /* let the other thread of the core go on */
 #if defined(__x86_64__) || defined(__i386__)
-        __builtin_ia32_pause();
+    __builtin_ia32_pause();
 #else
-        atomic_thread_fence(memory_order_seq_cst);
+    atomic_thread_fence(memory_order_seq_cst);
 #endif
-    else
-        sched_yield();
+}
+
+/* Wait for a thread that has a piece; one without a core takes longer. `sched_yield` is no help: who gives his turn
+   away again and again gets none for milliseconds where others want the core (Linux 6.18). */
+static void rest(int turns) {
+    relax();
+    if (turns > 4096 && turns % 64 == 0)
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
 }
 
 static struct {
@@ -267,7 +271,7 @@ static int64_t now(void) {
 static void await_call(int64_t seen) {
     const int64_t until = now() + AWAKE;
     for (int turns = 1; atomic_load(&team.number) == seen; turns++) {
-        rest(turns);
+        relax();
         if (turns % 64 == 0 && now() > until) {
             pthread_mutex_lock(&team.lock);
             team.asleep++;
@@ -279,13 +283,14 @@ static void await_call(int64_t seen) {
     }
 }
 
-static void *serve(void *seen) {
-    for (int64_t number = (intptr_t)seen;;) {
+static void *serve(void *given) {
+    const int64_t place = (intptr_t)given; /* the caller of a product is its thread 0 */
+    for (int64_t number = 0;;) {
         await_call(number);
         number = atomic_load(&team.number);
         atomic_fetch_add(&team.inside, 1);
         Work *w = atomic_load(&team.work);
-        if (w)
+        if (w && place < w->of.threads)
             take_part(w);
         atomic_fetch_sub(&team.inside, 1);
     }
@@ -306,17 +311,22 @@ static void begin(void) {
     pthread_atfork(NULL, NULL, begin_fork);
 }
 
-static void share(Work *w) {
+static void begin_threads(int64_t count) {
     sigset_t all, before; /* signals are for the threads of Python */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (; team.started < least(w->of.threads, MOST_THREADS) - 1; team.started++) {
+    for (; team.started < count; team.started++) {
         pthread_t made;
-        if (pthread_create(&made, NULL, serve, (void *)(intptr_t)atomic_load(&team.number)))
+        if (pthread_create(&made, NULL, serve, (void *)(intptr_t)(team.started + 1)))
             break;
         pthread_detach(made);
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void share(Work *w) {
+    if (team.started < w->of.threads - 1)
+        begin_threads(w->of.threads - 1);
     atomic_store(&team.work, w);
     atomic_fetch_add(&team.number, 1);
     pthread_mutex_lock(&team.lock);
@@ -341,17 +351,19 @@ static void compute_alone_or_shared(Work *w) {
 }
 
 /* Compute a product; return 0 where there is no memory, before anything is written. */
-int gdlab_product(const Product *t) {
+int gdlab_product(const Product *given) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, begin);
-    const int64_t rows = parts(t->m, parts(t->m, ROWS)), panels = parts(t->m, rows), blocks = parts(t->n, COLS);
-    for (int64_t from = 0; from < t->k; from += DEEP) {
-        Work w = {.of = *t, .from = from, .deep = least(DEEP, t->k - from), .rows = rows, .panels = panels};
+    Product t = *given;
+    t.threads = least(t.threads, MOST_THREADS);
+    const int64_t rows = parts(t.m, parts(t.m, ROWS)), panels = parts(t.m, rows), blocks = parts(t.n, COLS);
+    for (int64_t from = 0; from < t.k; from += DEEP) {
+        Work w = {.of = t, .from = from, .deep = least(DEEP, t.k - from), .rows = rows, .panels = panels};
         w.group = least(GROUP, LAID / w.deep);
         w.down = parts(panels, w.group);
-        const int64_t matrices = t->outer * t->inner, wide = matrices * w.down * blocks / (PIECES * t->threads);
+        const int64_t matrices = t.outer * t.inner, wide = matrices * w.down * blocks / (PIECES * t.threads);
         w.columns = COLS * (wide < 1 ? 1 : least(WIDE, wide));
-        w.across = parts(t->n, w.columns);
+        w.across = parts(t.n, w.columns);
         w.pieces = matrices * w.down * w.across;
         if (!memory(0, numbers_of_a(&w)) || !memory(1, WIDE * COLS * STEPS))
             return 0;

@@ -31,7 +31,7 @@ _F32 = np.dtype(np.float32)
 _NAME = "gdlab_product"
 
 
-class Product:
+class BoundProduct:
     """The product of two factors into an array, bound to their memory."""
 
     __slots__ = ("_function", "_table", "_place", "a", "b", "out")
@@ -61,7 +61,7 @@ def product(a: Array, b: Array, out: Array) -> NumpyCall:
     if out.size * k > WORTH and m >= FEW_ROWS and n >= FEW_COLUMNS and len(_axes(out)) <= MOST_AXES:
         known = all(x.dtype == _F32 and x.flags.aligned for x in (a, b, out)) and out.strides[-1] == out.itemsize
         if known and (function := compiled()) is not None:
-            return Product(function, a, b, out), ()
+            return BoundProduct(function, a, b, out), ()
     if out.ndim == 2:
         return a.dot, (b, out)  # the product of `matmul`, 0.4 µs sooner
     return np.matmul, (a, b, out)
