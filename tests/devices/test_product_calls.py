@@ -36,6 +36,7 @@ DEPTHS = (1, 2, 15, 16, 17, 100, 255, 256, 257, 520)
 def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """However small, with no function from another test."""
     monkeypatch.setattr(product_calls, "WORTH", 0)
+    monkeypatch.setattr(product_calls, "EACH", 1)
     product_calls.compiled.cache_clear()
 
 
@@ -185,6 +186,19 @@ def test_small_and_other_products_are_those_of_numpy(compiler: None, monkeypatch
     assert not is_own(8, 8, 24) and is_own(8, 9, 24)
 
 
+def test_threads_are_called_for_what_is_worth_them(compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(product_calls, "compiled", lambda: lambda place: seen.append(place) or 1)
+    monkeypatch.setattr(product_calls, "EACH", 100 * 24)
+    monkeypatch.setattr(product_calls, "threads", lambda: 5)
+    monkeypatch.setattr(product_calls, "cores", lambda: 4)
+    for rows in (8, 199, 200, 1000):
+        call, _ = product(*(np.ones(shape, np.float32) for shape in ((rows, 1), (1, 24), (rows, 24))))
+        call()
+        seen[-1] = ctypes.c_int64.from_address(seen[-1] + 20 * 8).value
+    assert seen == [1, 1, 2, 4]
+
+
 def test_without_memory_a_product_is_that_of_numpy() -> None:
     a, b, out = np.ones((8, 3), np.float32), np.ones((3, 24), np.float32), np.zeros((8, 24), np.float32)
     BoundProduct(lambda table: 0, a, b, out)()
@@ -219,6 +233,7 @@ def test_it_is_compiled_once_and_only_for_a_product_that_is_worth_it(
     product(a, b, out)
     assert not begun
     monkeypatch.setattr(product_calls, "WORTH", 0)
+    monkeypatch.setattr(product_calls, "EACH", 1)
     for _ in range(2):
         product_calls.compiled.cache_clear()  # as another process
         assert isinstance(product(a, b, out)[0], BoundProduct)
@@ -276,7 +291,7 @@ product_calls.threads = product_calls.cores = lambda: 3
 rng = np.random.default_rng(0)
 def multiply(a, b):
     out = np.zeros((len(a), b.shape[1]), np.float32)
-    product_calls.WORTH = 0
+    product_calls.WORTH, product_calls.EACH = 0, 1
     call, _ = product_calls.product(a, b, out)
     assert isinstance(call, product_calls.BoundProduct)
     call()

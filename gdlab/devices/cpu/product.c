@@ -152,7 +152,7 @@ typedef struct {
     int64_t from, deep; /* steps of this pass */
     int64_t rows, panels, group, columns; /* of a panel of a; of a; of a piece: its panels of a and columns of b */
     int64_t down, across, pieces; /* of a matrix, in panels and columns; of all */
-    _Atomic int64_t next, ended;
+    _Atomic int64_t next, ended, helpers; /* pieces; threads beside the caller */
 } Work;
 
 /* Memory of a thread, for a and for columns of b; it grows. */
@@ -283,14 +283,14 @@ static void await_call(int64_t seen) {
     }
 }
 
-static void *serve(void *given) {
-    const int64_t place = (intptr_t)given; /* the caller of a product is its thread 0 */
+static void *serve(void *unused) {
+    (void)unused;
     for (int64_t number = 0;;) {
         await_call(number);
         number = atomic_load(&team.number);
         atomic_fetch_add(&team.inside, 1);
         Work *w = atomic_load(&team.work);
-        if (w && place < w->of.threads)
+        if (w && atomic_fetch_add(&w->helpers, 1) < w->of.threads - 1)
             take_part(w);
         atomic_fetch_sub(&team.inside, 1);
     }
@@ -317,7 +317,7 @@ static void begin_threads(int64_t count) {
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (; team.started < count; team.started++) {
         pthread_t made;
-        if (pthread_create(&made, NULL, serve, (void *)(intptr_t)(team.started + 1)))
+        if (pthread_create(&made, NULL, serve, NULL))
             break;
         pthread_detach(made);
     }
@@ -330,8 +330,8 @@ static void share(Work *w) {
     atomic_store(&team.work, w);
     atomic_fetch_add(&team.number, 1);
     pthread_mutex_lock(&team.lock);
-    if (team.asleep)
-        pthread_cond_broadcast(&team.called);
+    for (int64_t called = least(team.asleep, w->of.threads - 1); called > 0; called--)
+        pthread_cond_signal(&team.called);
     pthread_mutex_unlock(&team.lock);
 }
 

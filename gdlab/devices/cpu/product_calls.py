@@ -23,6 +23,7 @@ from gdlab.devices.native import functions
 from gdlab.op.numpy_form import NumpyCall
 
 WORTH = 1 << 18  # multiplications from which on: OpenBLAS takes one thread up to here, and 6 µs
+EACH = 1 << 18  # multiplications that a thread is called for
 MOST_AXES = 2  # of matrices
 FEW_ROWS, FEW_COLUMNS = 8, 24  # fewer leave most of a block in registers empty
 OPTIONS = ("-march=native", "-ffp-contract=fast", "-pthread")
@@ -45,7 +46,7 @@ class BoundProduct:
             own = [0] * (MOST_AXES - len(kept)) + [steps[axis] for axis in kept] + [*steps[-2:]]
             numbers += (x.__array_interface__["data"][0], *(step // x.itemsize for step in own))
         matrices = [1] * (MOST_AXES - len(kept)) + [out.shape[axis] for axis in kept]
-        by = max(1, min(cores(), threads()))
+        by = max(1, min(cores(), threads(), out.size * a.shape[-1] // EACH))
         self._table = np.array([*numbers, *matrices, *a.shape[-2:], b.shape[-1], by], np.int64)
         self._place = self._table.__array_interface__["data"][0]
 
