@@ -184,6 +184,9 @@ def test_small_and_other_products_are_those_of_numpy(compiler: None, monkeypatch
     assert is_own(8, 8, 24) and not is_own(7, 8, 24) and not is_own(8, 8, 23) and not is_own(8, 8, 24, np.float64)
     monkeypatch.setattr(product_calls, "WORTH", 8 * 8 * 24)
     assert not is_own(8, 8, 24) and is_own(8, 9, 24)
+    a, out = rng.random((2, 9, 9), np.float32), np.zeros((2, 9, 60), np.float32)
+    b = rng.random((9, 30), np.float32)
+    assert product(a, b, out[:, :, :30])[0] is not np.matmul and product(a, b, out[:, :, ::2])[0] is np.matmul
 
 
 def test_threads_are_called_for_what_is_worth_them(compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,17 +244,21 @@ def test_it_is_compiled_once_and_only_for_a_product_that_is_worth_it(
 
 
 # whole programs -------------------------------------------------------------------------------------------------------
-def test_a_loop_stores_what_a_product_reads_and_no_more(compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("first", [True, False])
+def test_a_loop_stores_what_a_product_reads_and_no_more(
+    first: bool, compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fused_calls, "WORTH", 1)
     monkeypatch.setattr(fused_calls, "WORTH_ALL", 1)
-    x, t, u, w, y = (zeros(shape, np.float32) for shape in [(8, 8)] * 3 + [(8, 24)] * 2)
+    x, t, u, w, y = (zeros(shape, np.float32) for shape in [(24, 24)] * 5)
     x[...], w[...], t[...], u[...] = 2, 1, 7, 7
-    calls = [(np.add, (x, 1.0, u)), (np.multiply, (u, u, t)), product(t, w, y), (np.negative, (y, y))]
+    factors = (t, w) if first else (w, t)
+    calls = [(np.add, (x, 1.0, u)), (np.multiply, (u, u, t)), product(*factors, y), (np.negative, (y, y))]
     (made,) = fused([calls], [t, u])
     assert len(made) == 3, "a loop, the product, a call"
     for function, args in made:
         function(*args)
-    assert (y == -72).all() and (t == 9).all() and (u == 7).all(), "only what the product reads is written"
+    assert (y == -9 * 24).all() and (t == 9).all() and (u == 7).all(), "only what the product reads is written"
 
 
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
@@ -304,7 +311,7 @@ for turn in range(3):  # each with threads of its own
     child = os.fork()
     if child == 0:
         grandchild = os.fork()
-        good = all(np.array_equal(multiply(a, b), wanted) for _ in range(20))
+        good = all(np.array_equal(multiply(a, b), wanted) for _ in range(20)) and len(os.listdir("/proc/self/task")) == 3
         if grandchild:
             good = good and os.waitpid(grandchild, 0)[1] == 0
         os._exit(0 if good else 1)

@@ -152,7 +152,7 @@ typedef struct {
     int64_t from, deep; /* steps of this pass */
     int64_t rows, panels, group, columns; /* of a panel of a; of a; of a piece: its panels of a and columns of b */
     int64_t down, across, pieces; /* of a matrix, in panels and columns; of all */
-    _Atomic int64_t next, ended, helpers; /* pieces; threads beside the caller */
+    _Atomic int64_t next, helpers; /* piece; threads beside the caller */
 } Work;
 
 /* Memory of a thread, for a and for columns of b; it grows. */
@@ -225,15 +225,13 @@ static int64_t numbers_of_a(const Work *w) { return w->group * w->deep * W; }
 static void take_part(Work *w) {
     float *a = memory(0, numbers_of_a(w)), *b = memory(1, WIDE * COLS * STEPS);
     Piece laid = {.matrix = -1};
-    int64_t done = 0;
-    for (int64_t at; a && b && (at = atomic_fetch_add(&w->next, 1)) < w->pieces; done++) {
+    for (int64_t at; a && b && (at = atomic_fetch_add(&w->next, 1)) < w->pieces;) {
         const Piece piece = piece_at(w, at);
         if (piece.matrix != laid.matrix || piece.first != laid.first)
             lay_out_rows(w, &piece, a);
         laid = piece;
         compute(w, &piece, a, b);
     }
-    atomic_fetch_add(&w->ended, done);
 }
 
 /* threads ---------------------------------------------------------------------------------------------------------- */
@@ -342,9 +340,7 @@ static void compute_alone_or_shared(Work *w) {
     }
     share(w);
     take_part(w);
-    for (int turns = 1; atomic_load(&w->ended) < w->pieces; turns++)
-        rest(turns);
-    atomic_store(&team.work, NULL);
+    atomic_store(&team.work, NULL); /* who has not begun will not; the others have pieces, or look for one */
     for (int turns = 1; atomic_load(&team.inside); turns++)
         rest(turns);
     pthread_mutex_unlock(&team.turn);
