@@ -311,7 +311,8 @@ for turn in range(3):  # each with threads of its own
     child = os.fork()
     if child == 0:
         grandchild = os.fork()
-        good = all(np.array_equal(multiply(a, b), wanted) for _ in range(20)) and len(os.listdir("/proc/self/task")) == 3
+        good = all(np.array_equal(multiply(a, b), wanted) for _ in range(20))
+        good = good and len(os.listdir("/proc/self/task")) == 3
         if grandchild:
             good = good and os.waitpid(grandchild, 0)[1] == 0
         os._exit(0 if good else 1)
