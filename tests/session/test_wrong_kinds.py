@@ -13,6 +13,7 @@ from compiled_graphs import ready, recurrence
 from counting import ONE, counter
 
 import gdlab as gd
+from gdlab.base.binding import LateAttribute
 from gdlab.base.errors import GdlabError
 from gdlab.compiled import CacheRunInput
 from gdlab.study.study import Study
@@ -32,6 +33,8 @@ def methods(subject: Any) -> list[tuple[str, list[inspect.Parameter]]]:
     found = []
     for name in dir(type(subject)):
         method = inspect.getattr_static(type(subject), name)
+        if isinstance(method, LateAttribute):  # of a later room
+            method = getattr(type(subject), name)
         if name.startswith("_") or name in LEFT_OUT or not inspect.isfunction(method):
             continue
         given = [p for p in inspect.signature(method).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
@@ -137,6 +140,8 @@ def all_methods(subject: Any) -> list[tuple[str, list[inspect.Parameter]]]:
     found = []
     for name in dir(type(subject)):
         method = inspect.getattr_static(type(subject), name)
+        if isinstance(method, LateAttribute):  # of a later room
+            method = getattr(type(subject), name)
         if name.startswith("_") or name in WITHIN.get(type(subject).__name__, ()) or not inspect.isfunction(method):
             continue
         every = [*inspect.signature(method).parameters.values()][1:]
