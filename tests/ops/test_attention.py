@@ -155,6 +155,28 @@ def check_spoilt(rows: int, window: int, spoilt: str, target: Target, h: int = 2
     assert not np.isnan(out_wanted).all()
 
 
+@pytest.mark.parametrize("spoilt", "qkv")
+@pytest.mark.parametrize("window", [0, 4])
+def test_with_a_soft_cap_a_nan_reaches_only_who_sees_it(window: int, spoilt: str, device: str) -> None:
+    rows, h, kv, d = 11, 2, 1, 6
+    shapes = {"q": (rows, h * d), "k": (rows, kv * d), "v": (rows, kv * d)}
+    feeds = {name: RNG.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    feeds[spoilt][rows // 2, 1] = np.nan
+    with Graph() as g:
+        q, k, v = (ops.input(name, shape) for name, shape in shapes.items())
+        g.set_outputs([ops.softcap_attention(q, k, v, h, kv, d, 5.0, window)])
+    distance = np.arange(rows) - rows // 2
+    sees = distance == 0 if spoilt == "q" else (distance >= 0) & (distance < (window or rows))
+    with np.errstate(all="ignore"):
+        (wanted,) = (evaluate(g, feeds)[i] for i in g.output_ids)
+    assert np.isnan(wanted).any(axis=1).tolist() == sees.tolist()
+    with build_inference_session(g, device) as session:
+        for name, data in feeds.items():
+            session.set_input(name, data)
+        session.step()
+        np.testing.assert_allclose(session.read_output(), wanted, rtol=1e-3, atol=1e-4)
+
+
 def run_on(graph: Graph, feeds: dict[str, np.ndarray], target: Target) -> list[np.ndarray]:
     """All outputs of a plan for this target."""
     from plans import load, outputs

@@ -374,6 +374,9 @@ def _check_capped(
 
 @fused(
     label="",
+    numpy=lambda q, k, v, num_heads, num_kv_heads, head_dim, softcap, window: attention_numpy(
+        q, k, v, num_heads, num_kv_heads, head_dim, causal=True, window=window, softcap=softcap
+    ),
     family="contraction",
     kernel=Shader(together(f"attention_result {CAPPED_ROWS} {REST}"), _work(causal=True), numpy_form=attention_form),
     samples=(

@@ -48,10 +48,10 @@ def _scores(q: Array, k: Array, h: int, kv: int, d: int, causal: bool, window: i
 
 
 def attention_numpy(
-    q: Array, k: Array, v: Array, h: int, kv: int, d: int, causal: bool = False, window: int = 0
+    q: Array, k: Array, v: Array, h: int, kv: int, d: int, causal: bool = False, window: int = 0, softcap: float = 0.0
 ) -> Array:
-    """Compute softmax(q·kᵀ/√d)·v per head, in float64."""
-    return attend(q, k, v, h, kv, d, seen(len(q), len(k), causal, window))
+    """Compute softmax(q·kᵀ/√d)·v per head, in float64; a soft cap bounds scores."""
+    return attend(q, k, v, h, kv, d, seen(len(q), len(k), causal, window), softcap)
 
 
 def attend(
