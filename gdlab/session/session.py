@@ -489,7 +489,8 @@ class Session(Closing):
     # checkpoints ------------------------------------------------------------------------------------------------------
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write parameters, moments and the Adam counter, after everything submitted. The file at `path` is the old or
-        the new one, whole, at every moment. Not saved: the rule and its rates, inputs, where a loader is."""
+        the new one, whole, at every moment. Not saved: the rule and its rates, inputs, where a loader is, and the
+        number of steps, by which random ops choose their numbers."""
         self.checkpoints.save(path)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> None:
