@@ -5,7 +5,9 @@
    there is none: one that gets no core leaves its pieces to the others, and who computes a piece makes no difference to
    its bits. Each lays out the rows that it reads itself: lines that another core has just written take longer than that.
    (Panels in registers and caches: Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008.) */
+#define _GNU_SOURCE /* the processor that a thread runs on */
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -27,6 +29,7 @@ enum { W = 4, NV = 2, ROWS = 4 };
 enum { COLS = NV * W, STEPS = 256, WIDE = 4, PIECES = 4, AHEAD = 8, LINE = 16 };
 enum { GROUP = 16, LAID = 1 << 16, DEEP = 1 << 14 }; /* panels of a piece; their steps in all; steps of one pass */
 enum { MOST_THREADS = 16, AWAKE = 500000 /* ns that a thread waits for the next product before it sleeps */ };
+enum { HELD_UP = 100000 /* ns */, PAUSE = 16, SHORT = 1 << 26 /* multiplications, 1 ms by one thread */ };
 
 typedef float Vec __attribute__((vector_size(4 * W)));
 typedef float Loose __attribute__((vector_size(4 * W), aligned(4)));
@@ -222,16 +225,19 @@ static void compute(const Work *w, const Piece *piece, const float *a, float *b)
 
 static int64_t numbers_of_a(const Work *w) { return w->group * w->deep * W; }
 
-static void take_part(Work *w) {
+/* Compute pieces until there are none; return how many. */
+static int64_t take_part(Work *w) {
     float *a = memory(0, numbers_of_a(w)), *b = memory(1, WIDE * COLS * STEPS);
     Piece laid = {.matrix = -1};
-    for (int64_t at; a && b && (at = atomic_fetch_add(&w->next, 1)) < w->pieces;) {
+    int64_t done = 0;
+    for (int64_t at; a && b && (at = atomic_fetch_add(&w->next, 1)) < w->pieces; done++) {
         const Piece piece = piece_at(w, at);
         if (piece.matrix != laid.matrix || piece.first != laid.first)
             lay_out_rows(w, &piece, a);
         laid = piece;
         compute(w, &piece, a, b);
     }
+    return done;
 }
 
 /* threads ---------------------------------------------------------------------------------------------------------- */
@@ -243,12 +249,11 @@ static void relax(void) { /* let the other thread of the core go on */
 #endif
 }
 
-/* Wait for a thread that has a piece; one without a core takes longer. `sched_yield` is no help: who gives his turn
-   away again and again gets none for milliseconds where others want the core (Linux 6.18). */
+/* Wait for threads that have pieces; one of them may need this processor. */
 static void rest(int turns) {
     relax();
-    if (turns > 4096 && turns % 64 == 0)
-        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    if (turns % 64 == 0)
+        sched_yield();
 }
 
 static struct {
@@ -257,8 +262,10 @@ static struct {
     pthread_cond_t called;
     int asleep, started;
     _Atomic int64_t inside, number; /* threads at work; of the last product */
+    _Atomic int64_t alone_until; /* when short products are shared again: they were held up */
+    _Atomic int processor; /* of the caller */
     _Atomic(Work *) work;
-} team = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, 0, NULL};
+} team = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, 0, 0, 0, NULL};
 
 static int64_t now(void) {
     struct timespec t;
@@ -266,11 +273,28 @@ static int64_t now(void) {
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
+/* Leave the processor of the caller, if this thread is there: each would hold up the other. A thread that is woken may
+   begin where it was called from, and stays there as long as other programs use the rest. */
+static void leave(int processor) {
+    cpu_set_t all, others;
+    if (sched_getcpu() != processor || sched_getaffinity(0, sizeof all, &all) || CPU_COUNT(&all) < 2)
+        return;
+    others = all;
+    CPU_CLR(processor, &others);
+    sched_setaffinity(0, sizeof others, &others);
+    sched_setaffinity(0, sizeof all, &all);
+}
+
+/* Wait for a product, awake at first, and without `sched_yield`: who gives his turn away again and again gets none for
+   milliseconds where others want the processor (Linux 6.18). */
 static void await_call(int64_t seen) {
     const int64_t until = now() + AWAKE;
     for (int turns = 1; atomic_load(&team.number) == seen; turns++) {
         relax();
-        if (turns % 64 == 0 && now() > until) {
+        if (turns % 64)
+            continue;
+        leave(atomic_load(&team.processor));
+        if (now() > until) {
             pthread_mutex_lock(&team.lock);
             team.asleep++;
             while (atomic_load(&team.number) == seen)
@@ -279,6 +303,7 @@ static void await_call(int64_t seen) {
             pthread_mutex_unlock(&team.lock);
         }
     }
+    leave(atomic_load(&team.processor));
 }
 
 static void *serve(void *unused) {
@@ -325,6 +350,7 @@ static void begin_threads(int64_t count) {
 static void share(Work *w) {
     if (team.started < w->of.threads - 1)
         begin_threads(w->of.threads - 1);
+    atomic_store(&team.processor, sched_getcpu());
     atomic_store(&team.work, w);
     atomic_fetch_add(&team.number, 1);
     pthread_mutex_lock(&team.lock);
@@ -333,16 +359,29 @@ static void share(Work *w) {
     pthread_mutex_unlock(&team.lock);
 }
 
+/* Note how long the caller waited for the last pieces of others: longer than two pieces take only where other programs
+   want the processors, and a thread has lost its own in the midst of one. */
+static void note_wait(int64_t began, int64_t waited_from, int64_t pieces) {
+    const int64_t ended = now(), waited = ended - waited_from;
+    if (waited > HELD_UP + 2 * (waited_from - began) / (pieces ? pieces : 1))
+        atomic_store(&team.alone_until, ended + PAUSE * waited);
+}
+
 static void compute_alone_or_shared(Work *w) {
-    if (w->of.threads == 1 || w->pieces == 1 || pthread_mutex_trylock(&team.turn)) {
+    const Product *t = &w->of;
+    const int64_t began = now();
+    const int is_short = t->outer * t->inner * t->m * t->n * w->deep < SHORT;
+    if (t->threads == 1 || w->pieces == 1 || (is_short && began < atomic_load(&team.alone_until))
+        || pthread_mutex_trylock(&team.turn)) {
         take_part(w);
         return;
     }
     share(w);
-    take_part(w);
+    const int64_t pieces = take_part(w), waited_from = now();
     atomic_store(&team.work, NULL); /* who has not begun will not; the others have pieces, or look for one */
     for (int turns = 1; atomic_load(&team.inside); turns++)
         rest(turns);
+    note_wait(began, waited_from, pieces);
     pthread_mutex_unlock(&team.turn);
 }
 
