@@ -33,7 +33,7 @@ log = logging.getLogger("gdlab.threads")
 _SLICE_SECONDS = 0.05  # of waiting, so that an interrupt is delivered
 _waiting: dict[int, OwnerThread] = {}  # by thread: the owner that it waits for
 _waiting_lock = threading.Lock()
-_own = threading.local()  # `jobs`: those that this thread advances, each inside the one before
+_own = threading.local()  # `jobs`: those that this thread advances, each inside the one before; `call`: what it runs
 
 
 class OwnerThread:
@@ -449,20 +449,22 @@ class JobFuture(Future[T]):
 class _OwnerCall:
     """A function to run once on the owner, and its result: a `Future` costs twice as much."""
 
-    __slots__ = ("done", "error", "function", "value")
+    __slots__ = ("abandoned", "done", "error", "function", "value")
 
     def __init__(self, function: Callable[[], Any]) -> None:
-        self.function, self.value = function, None
+        self.function, self.value, self.abandoned = function, None, False
         self.error: BaseException | None = None
         self.done = threading.Lock()
         self.done.acquire()
 
     def run(self) -> None:
         """Run the function; called on the owner."""
+        around, _own.call = getattr(_own, "call", None), self
         try:
             self.value = self.function()
         except BaseException as error:
             self.error = error
+        _own.call = around
         self.done.release()
 
     def fail(self, error: BaseException) -> None:
@@ -472,11 +474,15 @@ class _OwnerCall:
 
     def result(self, owner: OwnerThread) -> Any:
         """Wait in slices of 50 ms, so that an interrupt is delivered, while the owner lives."""
-        while not self.done.acquire(timeout=_SLICE_SECONDS):
-            raise_interrupts()
-            owner.borrow(owner.serve_calls)
-            if not owner.is_alive() and not self.done.acquire(False):
-                owner.check_alive()
+        try:
+            while not self.done.acquire(timeout=_SLICE_SECONDS):
+                raise_interrupts()
+                owner.borrow(owner.serve_calls)
+                if not owner.is_alive() and not self.done.acquire(False):
+                    owner.check_alive()
+        except BaseException:
+            self.abandoned = True
+            raise
         if self.error is None:
             return self.value
         try:
@@ -528,6 +534,13 @@ def raise_interrupts() -> None:
     """Raise `KeyboardInterrupt` if a job that this thread advances was interrupted."""
     for job in _jobs_here():
         job.raise_interrupt()
+
+
+def end_abandoned_call() -> None:
+    """Raise `KeyboardInterrupt` in a function that an owner runs and for which nobody waits since Ctrl-C."""
+    call: _OwnerCall | None = getattr(_own, "call", None)
+    if call is not None and call.abandoned:
+        raise KeyboardInterrupt
 
 
 def wait_for(future: Future[T]) -> T:

@@ -273,7 +273,7 @@ class CompiledGraph(Closing):
             self.flights.finish(False)
             return self.launcher.profile(request, count)
 
-        return self._alone("profile", timed)
+        return self._alone("profile", timed, self.session.loaded.turn.call)
 
     # life -------------------------------------------------------------------------------------------------------------
     @property
@@ -292,11 +292,11 @@ class CompiledGraph(Closing):
         told = ", ".join(plural(len(rows), word) for rows, word in counts)
         return f"<CompiledGraph: {self.device.kind}, {told}, {'closed' if self.closed else f'run {self.epoch}'}>"
 
-    def _alone(self, where: str, function: Callable[[], T]) -> T:
-        """Run `function` on the owner thread of the device, after all earlier calls."""
+    def _alone(self, where: str, function: Callable[[], T], run: Callable[[Callable[[], T]], T] | None = None) -> T:
+        """Run `function` on the owner thread of the device, after all earlier calls; by `run` where it takes long."""
         self._check_open(where)
         try:
-            return self.launcher.exclusively(function)
+            return (run or self.launcher.exclusively)(function)
         finally:
             self._warn()
 

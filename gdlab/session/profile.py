@@ -13,6 +13,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError
 from gdlab.base.files import write_file
+from gdlab.base.threads import end_abandoned_call
 from gdlab.base.words import cell, duration, grid, plural
 from gdlab.op.machines import Machine
 from gdlab.plan.dispatch import Dispatch
@@ -202,6 +203,7 @@ class Profiling:
             for start in range(0, len(dispatches), WINDOW):
                 reason = program.profile((start, min(start + WINDOW, len(dispatches))))
                 for _ in range(samples):
+                    end_abandoned_call()
                     self.steps.make()
                     for index, spent in program.timings() if not reason else ():
                         seconds.setdefault(index, []).append(spent)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
-from counting import counter, made
+from counting import ONE, counter, made
 from machine import needs
 from networks import dropping
 
@@ -237,3 +238,18 @@ def test_an_input_holds_what_the_last_of_the_steps_read(adapter: str) -> None:
         for name, buffer in program.plan.input_buffers:
             np.testing.assert_array_equal(program.turn.call(lambda b=buffer: program.download(b)), batches()[-1][name])
         assert session.read_loss() == session.take_losses(True)[-1][1]
+
+
+def test_ctrl_c_ends_a_profile_and_the_next_call_is_served(device: str) -> None:
+    needs("posix")
+    study = counter(device)
+    session, before, compiled = study.session, study.session.step_count, study.compiled()
+    for profile in (lambda n: session.capture_profile(n, train=False), lambda n: compiled.profile(n, ONE)):
+        timer = threading.Timer(0.2, signal.raise_signal, (signal.SIGINT,))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            profile(1_000_000)  # half a minute
+        timer.join()
+        start = time.perf_counter()
+        assert profile(2).samples == 2 and session.step_count == before
+        assert time.perf_counter() - start < 10
