@@ -6,13 +6,15 @@ cotangents of a node with several readers are added in reverse id order; those o
 
 from __future__ import annotations
 
+import inspect
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 from gdlab.base.errors import AutodiffError, ShapeError
+from gdlab.base.kinds import is_several, takes
 from gdlab.base.types import TensorType, f32
 from gdlab.base.words import nbytes, plural
 from gdlab.graph import Graph, Node, Value, reachable
@@ -95,6 +97,8 @@ def differentiate(
         raise AutodiffError("differentiate", "graph", type(graph).__name__, "a Graph")
     loss = _loss(graph, seed)
     wrt = [wrt] if isinstance(wrt, Value) else wrt
+    if wrt is not None and not is_several(wrt):
+        raise AutodiffError("differentiate", "wrt", type(wrt).__name__, "a value, or several")
     trained = (graph.value(id) for id, _ in trained_parameters(graph))
     targets = [_target(graph, v) for v in (trained if wrt is None else wrt)]
     full = graph.copy()
@@ -242,11 +246,25 @@ class ReverseSweep:
             entries = _pull_body(op, g, inputs, attrs, wanted)
         else:
             out = self.graph.value(node.id)
-            entries = _checked(op, op.gradient(g, out, *op.spread(inputs), **attrs), inputs, wanted)
+            entries = _checked(op, _entries(op, g, out, inputs, attrs), inputs, wanted)
         passed = [(i, entry) for i, entry in zip(node.inputs, entries, strict=True) if entry is not None]
         for i, entry in passed:
             self.terms[i].append(entry)
         return "", [entry for _, entry in passed]
+
+
+def _entries(op: Op, g: Value, out: Value, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Any:
+    """Return what the gradient rule of `op` returns; one that takes other arguments is named, with those it gets."""
+    assert op.gradient is not None
+    given = g, out, *op.spread(inputs)
+    try:
+        return op.gradient(*given, **attrs)
+    except TypeError as error:
+        if takes(op.gradient, *given, **attrs):
+            raise
+        names = ", ".join(["g", "out", *op.operands, *attrs])
+        told = f"a function with the arguments {inspect.signature(op.gradient)}"
+        raise AutodiffError("differentiate", f"{op.name}.vjp", told, f"({names})") from error
 
 
 def _checked(op: Op, entries: Any, inputs: Sequence[Value], wanted: Sequence[bool]) -> list[Value | None]:

@@ -60,6 +60,19 @@ PATH = Kind("a path, as a str or a Path", _is_path)
 WRITABLE = Kind("an open text file", lambda given: callable(getattr(given, "write", None)))
 
 
+def takes(function: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+    """Return whether a function can be called with these arguments; True where it does not tell, as some in C."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
 def either(wanted: str, *several: Kind) -> Kind:
     """Return the kind of what is of one of these."""
     return Kind(wanted, lambda given: any(kind.holds(given) for kind in several))

@@ -14,6 +14,7 @@ from typing import Any
 
 import gdlab
 from gdlab.base.errors import GraphError
+from gdlab.base.words import near_hint
 from gdlab.graph import Graph, Location, Value
 from gdlab.op import public_ops
 
@@ -184,6 +185,9 @@ def render_error(error: BaseException, file: str) -> list[str]:
     kind = "" if isinstance(error, gdlab.GdlabError) else f"{type(error).__name__}: "
     head = f"{kind}{error}".split("\n  at ")[0].rstrip(": ")
     cell, helper = _innermost(error.__traceback__, file)
+    if isinstance(error, NameError) and error.name and cell is not None and helper is None:
+        known = {**cell.tb_frame.f_globals, **cell.tb_frame.f_locals}
+        head += near_hint(error.name, [name for name in known if not name.startswith("_")])
     lines = head.splitlines()[:_MOST_LINES]
     source = getattr(error, "source", None)
     if cell is not None:

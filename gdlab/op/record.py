@@ -11,8 +11,10 @@ from typing import Any, Literal, TypedDict, Unpack, get_args, get_origin
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, DTypeError, GraphError, ShapeError
+from gdlab.base.kinds import is_several, takes
 from gdlab.base.memo import remember
 from gdlab.base.types import FORMATS, HALVES, Array, DType, TensorType, broadcast_shapes, f32, u32
+from gdlab.base.words import near_hint
 from gdlab.graph import Attrs, AttrVar, Graph, Node, PatternGraph, Value, capture, current_graph, place, scratch, whole
 from gdlab.op.extent import Follows
 from gdlab.op.kernel import FAMILY, Alias, Contraction, Family, Kernel, Leaf, Shader
@@ -168,6 +170,8 @@ class Op:
 
     def vjp(self, rule: VJP) -> VJP:
         """Decorator: the gradient of this op."""
+        if not callable(rule):
+            raise GraphError(f"op {self.name}", "vjp", shown(rule), "a function (g, out, operands…)")
         self.gradient = rule
         return rule
 
@@ -206,7 +210,7 @@ class Op:
         """Bind, check and append; remember what the call with this key has come to."""
         given = args
         if isinstance(self.kernel, Leaf):
-            return self.rule(*args, graph=graph, **kwargs)  # type: ignore[no-any-return]
+            return self._leaf(*args, graph=graph, **kwargs)
         if self.optional is not None:
             name, build = self.optional
             more = args if len(args) == len(self.parameters) + 1 else (*args, kwargs.pop(name, None))
@@ -234,6 +238,16 @@ class Op:
             type,
             source=capture(True) if home.records_sources else (),
         )
+
+    def _leaf(self, *args: Any, **kwargs: Any) -> Value:
+        """Call the rule of a leaf; one that does not take these arguments says which it takes."""
+        try:
+            return self.rule(*args, **kwargs)  # type: ignore[no-any-return]
+        except TypeError as error:
+            if takes(self.rule, *args, **kwargs):
+                raise
+            given = ", ".join([*map(shown, args), *(f"{n}={shown(v)}" for n, v in kwargs.items() if n != "graph")])
+            raise ArgumentError(self.name, "arguments", f"({given})", str(self.__signature__)) from error
 
     def _home(self, operands: Sequence[Any], graph: Graph | None) -> Graph:
         """The graph of the operands, else the one given or the current one."""
@@ -504,6 +518,28 @@ def _several(where: str, name: str, given: Any) -> list[Any]:
     return list(given)
 
 
+def _check_parts(rule: Any, kernel: Any, samples: Any, optional: bool = False) -> None:
+    """Raise `GraphError` for parts of which no record of an op can be made."""
+    if not inspect.isfunction(rule):
+        raise GraphError("op", "function", shown(rule), "def name(x: Value) -> TensorType")
+    where = f"op {rule.__name__}"
+    if type(kernel) not in FAMILY and not (optional and kernel is None):
+        raise GraphError(where, "kernel", shown(kernel), f"one of {', '.join(kind.__name__ for kind in FAMILY)}")
+    if not is_several(samples) or not all(isinstance(sample, Sample) for sample in samples):
+        raise GraphError(where, "samples", shown(samples), "several of Sample(shapes…)")
+
+
+def _check_patterns(made: Op) -> None:
+    """Trace the body as the patterns of its rules; raise its error, or `GraphError` for one that holds no op."""
+    for fixed, _ in made.variants():
+        pattern = made.pattern(**fixed)
+        if pattern.nodes[pattern.output_ids[0]].op == "var":
+            raise GraphError(f"op {made.name}", "body", "its operand", "at least one op")
+        read = {i for node in pattern for i in node.inputs}
+        if unread := [name for i, name in enumerate(made.operands) if i not in read]:
+            raise GraphError(f"op {made.name}", "body", f"no use of {', '.join(unread)}", "one that reads all operands")
+
+
 def op(
     *,
     numpy: Callable[..., Any] | None,
@@ -525,6 +561,7 @@ def op(
     """
 
     def register(rule: Callable[..., Any]) -> Op:
+        _check_parts(rule, kernel, samples)
         return _register(
             Op(
                 rule.__name__, rule, parameters_of(rule), family or FAMILY[type(kernel)], kind, broadcasts, any_dtype,
@@ -569,16 +606,20 @@ def fused(
     """
 
     def register(body: Callable[..., Value]) -> Op:
+        _check_parts(body, kernel, samples, optional=True)
+        if not isinstance(label, (str, Mapping)):
+            raise GraphError(f"op {body.__name__}", "label", shown(label), "a str, or a mapping to some")
         chosen = family or (FAMILY[type(kernel)] if kernel is not None else "elementwise")
         labels = {} if isinstance(label, str) else dict(label)
         first = label if isinstance(label, str) else next(iter(labels.values()))
-        return _register(
-            Op(
-                body.__name__, body, parameters_of(body), chosen, "private" if private else "composite", False,
-                any_dtype, numpy, kernel, tuple(samples), tuple(bad), None, None, body, first, safety, phases, labels,
-                check, **properties,
-            )
+        made = Op(
+            body.__name__, body, parameters_of(body), chosen, "private" if private else "composite", False, any_dtype,
+            numpy, kernel, tuple(samples), tuple(bad), None, None, body, first, safety, phases, labels, check,
+            **properties,
         )  # fmt: skip
+        if not body.__module__.startswith("gdlab."):  # a body that is no pattern would stop every `optimize`
+            _check_patterns(made)
+        return _register(made)
 
     return register
 
@@ -603,7 +644,8 @@ def method_of(value: Value, name: str) -> Callable[..., Any]:
     """Return the op `name` with its first operand bound; `AttributeError` for a name that is no op on values."""
     op = REGISTRY.get(name)
     if op is None or not op.operands or op.kind == "private":
-        raise AttributeError(f"Value has no method {name!r}; ops are listed by `python -m gdlab ops`")
+        near = near_hint(name, [] if name.startswith("_") else value_dir(value))
+        raise AttributeError(f"Value has no method {name!r}; ops are listed by `python -m gdlab ops`{near}")
     return partial(op, value)
 
 

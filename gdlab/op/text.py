@@ -19,6 +19,7 @@ import numpy as np
 
 from gdlab.base.errors import GdlabError, GraphError, LoadError
 from gdlab.base.types import DType, TensorType
+from gdlab.base.words import near_hint
 from gdlab.graph import Attr, ConstantData, Graph, Node
 from gdlab.op import REGISTRY, Leaf
 
@@ -122,6 +123,8 @@ def _read_node(graph: Graph, line: str) -> None:
         raise ValueError("no call")
     inputs = tuple(int(a.id[1:]) for a in call.args if isinstance(a, ast.Name))
     attrs = {k.arg or "": _attr(ast.literal_eval(k.value), op, type) for k in call.keywords}
+    if op not in REGISTRY:
+        raise ValueError(f"{op} is no op{near_hint(op, list(REGISTRY))}")
     record = REGISTRY[op]
     if isinstance(record.kernel, Leaf):
         if op != "constant":
