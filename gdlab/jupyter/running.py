@@ -148,6 +148,8 @@ class RunMagics(MagicFamily):
         trace. The session is put back as it was. The plan and its kernels show the times from then on."""
         args = parse_argstring(self.graph_trace, line, self.names)
         study = self.named(args.name)
+        if args.file and not args.file.endswith(".json"):
+            raise UsageError(f"graph_trace: given {args.file}, wanted FILE.json, or --samples N for N steps")
         profile = self.call(lambda: study.trace(args.samples, args.train))
         refresh(study)
         show_answer(profile_answer(profile, study, str(profile)))

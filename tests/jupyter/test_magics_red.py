@@ -132,6 +132,14 @@ def test_a_folder_that_does_not_exist_is_named(shell: Any, tmp_path: Any) -> Non
     assert line.startswith("UsageError: save: file: given x.json in ") and f"{tmp_path}/no does not" in line
 
 
+def test_a_number_of_samples_is_no_file(shell: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said(shell, f"%%graph ok --quiet --device cpu\n{SMALL}")
+    (*_, line) = said(shell, "%graph_run ok --init 0 --feed random:0 --quiet\n%graph_trace ok 100")
+    assert line == "UsageError: graph_trace: given 100, wanted FILE.json, or --samples N for N steps"
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_home_folder_is_expanded(shell: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))

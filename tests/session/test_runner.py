@@ -412,6 +412,10 @@ def test_feeds_are_what_people_hand_over() -> None:
         ("random:x", "feed: seed: given 'x', wanted random or random:SEED, SEED an int ≥ 0"),
         ("digits", "feed: kind: given str, wanted a dict of arrays, a callable step -> dict, "
                    "an iterable of dicts, or random[:SEED]"),
+        (lambda: ONE, "feed: callable: given one with the arguments (), wanted "
+                     "a callable with one argument, step -> dict"),
+        (lambda a, b: {}, "feed: callable: given one with the arguments (a, b), wanted "
+                          "a callable with one argument, step -> dict"),
         (np.ones(3), "feed: kind: given ndarray, wanted a dict of arrays, a callable step -> dict, "
                      "an iterable of dicts, or random[:SEED]"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import ArgumentError
+from gdlab.base.kinds import takes
 from gdlab.base.types import f32
 from gdlab.base.words import natural
 from gdlab.graph import Graph
@@ -88,6 +90,7 @@ def make_feed(given: Any, graph: Graph) -> Feed:
     if all(hasattr(given, name) for name in ("shuffle", "next_batch", "num_batches")):
         return ReadAhead(_loader_feed(given))
     if callable(given):
+        _check_arguments(given)
         return lambda step: _checked(_called(given, step))
     if hasattr(given, "__iter__") and not isinstance(given, (str, bytes, np.ndarray)):
         if isinstance(given, (list, tuple)):
@@ -123,6 +126,13 @@ def _checked(batch: Any) -> Mapping[str, Any]:
 
 def _next(batches: Iterator[Any], step: int) -> Any:
     return _called(lambda _: next(batches), step)
+
+
+def _check_arguments(feed: Callable[..., Any]) -> None:
+    """Raise `ArgumentError` for a function that cannot be called with the number of a step alone."""
+    if not takes(feed, 0):
+        given = f"one with the arguments {inspect.signature(feed)}"
+        raise ArgumentError("feed", "callable", given, "a callable with one argument, step -> dict")
 
 
 def _called(feed: Callable[[int], Any], step: int) -> Any:
