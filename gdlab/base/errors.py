@@ -328,6 +328,6 @@ class GraphEncodeError(_WithFields):
     op: str
 
 
-def unknown_name(where: str, what: str, given: str, known: Iterable[str]) -> UnknownNameError:
+def unknown_name(where: str, what: str, given: object, known: Iterable[object]) -> UnknownNameError:
     """Return the error for a name that is not among `known`; it says which one is nearest."""
-    return UnknownNameError(where, what, clipped(given, 200), one_of(given, list(known)))
+    return UnknownNameError(where, what, clipped(str(given), 200), one_of(str(given), [str(name) for name in known]))

@@ -20,6 +20,7 @@ from gdlab.base.formats import (
     landed,
     to_bytes,
 )
+from gdlab.base.kinds import is_several
 from gdlab.base.types import Array, DType, Shape
 from gdlab.base.words import plural
 
@@ -95,7 +96,7 @@ def named_values(where: str, inputs: Any) -> dict[str, Any]:
     if isinstance(inputs, Mapping):
         return dict(inputs)
     wanted = "a mapping of names, or (name, data) pairs"
-    if isinstance(inputs, (str, bytes)) or not isinstance(inputs, Iterable):
+    if isinstance(inputs, (str, bytes)) or not is_several(inputs):
         raise ArgumentError(where, "inputs", type(inputs).__name__, wanted)
     found: dict[str, Any] = {}
     for pair in inputs:

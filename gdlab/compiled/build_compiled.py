@@ -14,7 +14,7 @@ import numpy as np
 from gdlab.autodiff import differentiate
 from gdlab.base.errors import ArgumentError, GraphError, LoadError, SessionError, unknown_name
 from gdlab.base.formats import check_boundary
-from gdlab.base.kinds import PATH, kinds
+from gdlab.base.kinds import FLAG, NAMED, PATH, kinds
 from gdlab.base.types import DType, TensorType
 from gdlab.base.words import listed, plural
 from gdlab.compiled.active_extent import (
@@ -47,6 +47,7 @@ DEFAULT_LIMITS = (2, 256 << 20, False)  # max_in_flight, landing_bytes, strict_v
 BucketAxes = bool | Mapping[str, int | Sequence[int]]
 
 
+@kinds(boundary=NAMED, gradients=FLAG, bucket_random=FLAG, strict_views=FLAG)
 def build_compiled_graph(
     graph: Graph,
     device: DeviceLike = "auto",

@@ -31,7 +31,7 @@ from gdlab.base.errors import (
 from gdlab.base.files import open_regular
 from gdlab.base.formats import check_boundary, from_bytes
 from gdlab.base.formats.packed_bytes import Packed
-from gdlab.base.kinds import FLAG, MAPPING, PATH, SEVERAL, either, kinds
+from gdlab.base.kinds import FLAG, MAPPING, PATH, SEVERAL, either, is_several, kinds
 from gdlab.base.threads import OwnerThread, snapshot
 from gdlab.base.types import Array
 from gdlab.base.words import listed, plural
@@ -993,7 +993,7 @@ def _typed_pairs(where: str, inputs: Any) -> Any:
     if isinstance(inputs, Mapping):
         return inputs
     wanted = "(name, bytes, dtype) triples, or a mapping name → (bytes, dtype)"
-    if isinstance(inputs, (str, bytes)) or not isinstance(inputs, Iterable):
+    if isinstance(inputs, (str, bytes)) or not is_several(inputs):
         raise ArgumentError(where, "inputs", type(inputs).__name__, wanted)
     triples = list(inputs)
     if not all(isinstance(triple, (tuple, list)) and len(triple) == 3 for triple in triples):

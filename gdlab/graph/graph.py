@@ -15,6 +15,7 @@ import numpy as np
 
 from gdlab.base.binding import bound
 from gdlab.base.errors import ArgumentError, GdlabError, GraphError, OutputIndexError
+from gdlab.base.kinds import is_several
 from gdlab.base.types import TensorType
 from gdlab.base.words import plural
 from gdlab.graph.node import Attrs, ConstantData, Node, attrs_key
@@ -208,7 +209,7 @@ class Graph:
         self._check_open("set_outputs")
         if isinstance(outputs, Value):
             outputs = [outputs]
-        if not isinstance(outputs, Iterable):
+        if not is_several(outputs):
             raise GraphError("set_outputs", "outputs", type(outputs).__name__, "a value, several, or {name: value}")
         pairs = list(outputs.items()) if isinstance(outputs, Mapping) else [("", v) for v in outputs]
         for name, _ in pairs:

@@ -136,7 +136,7 @@ def coerce(where: str, parameter: Parameter, value: Any) -> Any:
             given = (value,) if isinstance(value, (int, np.integer)) else tuple(value)
             if not any(isinstance(v, (bool, np.bool_)) for v in given):
                 return tuple(operator.index(v) for v in given)
-        if get_origin(kind) is Literal and value in get_args(kind):
+        if get_origin(kind) is Literal and isinstance(value, (str, int)) and value in get_args(kind):
             return value
         if kind is ConstantData and isinstance(value, ConstantData):
             return value

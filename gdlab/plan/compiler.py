@@ -91,7 +91,7 @@ def _check_arguments(
     if not graph.output_ids:
         raise GraphError("compile", "outputs", "none", "a graph with outputs: call set_outputs")
     check_caches(graph, "compile")
-    if mode not in ("training", "inference"):
+    if not isinstance(mode, str) or mode not in ("training", "inference"):
         raise CompileError("compile", "mode", repr(mode), "training or inference")
     if lanes is not None and len(lanes) != len(graph):
         raise CompileError("compile", "lanes", f"{len(lanes)} lanes", f"{len(graph)}, one per node")

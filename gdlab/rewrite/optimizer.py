@@ -73,9 +73,9 @@ def optimize(
     Where egglog is missing or fails, `engine="auto"` warns and goes on with the fallback engine; the other two are a
     choice. The input graph is not changed; equal inputs give equal results.
     """
-    if phase not in ALL_PHASES:
+    if not isinstance(phase, str) or phase not in ALL_PHASES:
         raise unknown_name("optimize", "phase", str(phase), ALL_PHASES)
-    if engine not in get_args(Engine):
+    if not isinstance(engine, str) or engine not in get_args(Engine):
         raise unknown_name("optimize", "engine", str(engine), get_args(Engine))
     if not isinstance(budget, Budget):
         raise OptimizeError("optimize", "budget", repr(budget), "Budget(iterations=…, enodes=…, seconds=…)")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gdlab.base.errors import ArgumentError, GraphError
+from gdlab.base.kinds import instance, kinds
 from gdlab.devices.base import Device
 from gdlab.devices.calibrate import device_roofline
 from gdlab.devices.choose import device as choose_device
@@ -145,6 +146,7 @@ def build_session_cached(graph: Graph, cache_path: str | os.PathLike[str], devic
     return build(graph, SessionConfig(device=device, cache=cache_path))[0]
 
 
+@kinds(target=instance(Target, "a Target"))
 def compile_training_graph(graph: Graph, target: Target | None = None) -> ExecutionPlan:
     """Return the plan that `build_session` would run, for a target (the portable one): needs no device."""
     return compiled(graph, SessionConfig(), Target.portable() if target is None else target).plan

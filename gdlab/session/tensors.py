@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, unknown_name
+from gdlab.base.kinds import TEXT, check_kind
 from gdlab.base.types import Array, Shape, TensorType
 from gdlab.base.words import natural
 from gdlab.graph import shown_names
@@ -73,6 +74,7 @@ def find_tensor(session: Session, where: str, name: str) -> SessionTensor:
     """Return the tensor of this name (`w`, `w.grad`, `%7`). The error names the nearest known name; for a
     node without a value of its own, where it went."""
     session.loaded.check_open(where)
+    check_kind(where, "tensor", name, TEXT)
     places = session.values.places
     parameter = places.parameters.get(name.removesuffix(GRADIENT), -1)
     if name.endswith(GRADIENT) and parameter in places.gradients:

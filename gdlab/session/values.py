@@ -9,6 +9,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, DTypeError, OutputIndexError, SessionError, ShapeError, unknown_name
 from gdlab.base.formats.packed_bytes import Packed
+from gdlab.base.kinds import is_several
 from gdlab.base.types import FORMATS, Array, u32
 from gdlab.base.words import listed, plural
 from gdlab.op.storage import SourceRange
@@ -217,7 +218,7 @@ class Values:
 
     def read_params(self, names: Iterable[str]) -> dict[str, Array]:
         self.loaded.check_open("read_params")
-        if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
+        if isinstance(names, (str, bytes)) or not is_several(names):
             raise ArgumentError("read_params", "names", type(names).__name__, "several names: read_param for one")
         names = list(names)
         places = [self.parameter("read_params", name) for name in names]

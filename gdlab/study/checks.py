@@ -32,7 +32,8 @@ class Checks:
     ) -> Check:  # fmt: skip
         """Compare the reference of the graph as written with the compiled graph and with each device; `tell` is called
         before each of them."""
-        return check_execution(self.execution, self.execution.feeds(feed), tuple(devices), tell)
+        names = (devices,) if isinstance(devices, str) else tuple(devices)  # a text is one name
+        return check_execution(self.execution, self.execution.feeds(feed), names, tell)
 
     def gradient(self, node: Any, optimized: bool = False) -> GradientCheck:
         """Compare the gradient rule of one op with central differences."""

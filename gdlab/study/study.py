@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gdlab.autodiff import AutodiffReport, differentiate
 from gdlab.base.binding import bound
 from gdlab.base.errors import ArgumentError, AutodiffError, GraphError
+from gdlab.base.kinds import FLAG, SEVERAL, TEXT, Kind, check_kind, instance, kinds
 from gdlab.base.words import nbytes, plural, whole
 from gdlab.compiled import CompiledGraph
 from gdlab.devices.base import Device
@@ -46,6 +47,9 @@ from gdlab.study.targets import Targets
 from gdlab.study.variants import StepTime, VariantFigures, Variants, figures_of
 
 _DEFAULT = CompileOptions()
+OPTIONS = instance(CompileOptions, "CompileOptions")
+CLUSTER = Kind("a cluster of gdlab.distributed", lambda given: callable(getattr(given, "run", None)))
+RULE = instance(str, "the names of rules")
 
 
 class StudyRunner(Protocol):
@@ -151,6 +155,7 @@ class Study:
         stage = self.stage("derivative:written")
         return stage.graph, stage.autodiff_report
 
+    @kinds(key=TEXT)
     def stage(self, key: str) -> PipelineStage:
         """Return a stage of `pipeline` by its key."""
         if not self.train and key in ("derivative", "derivative:written"):
@@ -164,7 +169,7 @@ class Study:
             raise ArgumentError(f"graph {self.name}", "wrt", type(names).__name__, "a list of names of nodes")
         values, known = [], {name: id for id, name in enumerate(shown_names(self.graph)) if name}
         for name in names:
-            if name not in known:
+            if not isinstance(name, str) or name not in known:
                 raise GraphError(f"graph {self.name}", "wrt", repr(name), f"one of {', '.join(known)}")
             values.append(Value(self.graph, known[name]))
         return differentiate(self.graph, wrt=values)
@@ -247,6 +252,7 @@ class Study:
         condition that ends runs (`until`), those that are given, on the session; not while it runs."""
         self.execution.prepare(**settings)
 
+    @kinds(on=CLUSTER)
     def run(
         self, steps: int | None = None, *, seconds: float | None = None, on: StudyRunner | None = None, **settings: Any
     ) -> Any:
@@ -310,6 +316,7 @@ class Study:
         self.execution.check_ready(feed, init)
 
     # -- variants ------------------------------------------------------------------------------------------------------
+    @kinds(name=TEXT, disable=SEVERAL, only=SEVERAL, enable=SEVERAL, allow=TEXT, compile=OPTIONS)
     def variant(
         self,
         name: str = "",
@@ -377,6 +384,7 @@ class Study:
         """Go back in the step that is made by dispatches; return in words where the replay began."""
         return self.debug.back(dispatches)
 
+    @kinds(against=TEXT)
     def look(
         self, name: str, *, row: int = 0, col: int = 0, slice: Sequence[int] = (), against: Against | None = None
     ) -> Microscope:
@@ -405,11 +413,13 @@ class Study:
         evaluation of `feeds(feed)`; at most 60 nodes. The study's pictures show them from then on."""
         return self.checks.values(feed)
 
+    @kinds(devices=SEVERAL)
     def check(self, feed: Any = None, devices: Iterable[str] = ("cpu", "wgpu")) -> Check:
         """Check whether the optimizer or a device broke the model: the reference of the graph as written against the
         optimized graph, each device and, for gradients, differences. The study's own session is not touched."""
         return self.checks.parity(feed, devices)
 
+    @kinds(optimized=FLAG)
     def check_gradient(self, node: Any, *, optimized: bool = False) -> GradientCheck:
         """Check whether the gradient rule of one op (a node by name, id or Value, of the graph as written, or
         `optimized`) is its slope: against central differences in float64 on values that its operands have in `feeds()`;
@@ -494,6 +504,9 @@ def _options(
     """Return these as arguments of `optimize`; a text is one name."""
     named = {"disable": disable, "only": only, "enable": enable}
     options: dict[str, Any] = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in named.items()}
+    for option, names in options.items():
+        for name in names:
+            check_kind("variant", option, name, RULE)
     usual = isinstance(cost, str) and cost == "roofline"
     return {**options, "allow": allow} | ({} if usual else {"cost": cost})
 

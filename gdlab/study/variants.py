@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from gdlab.base.errors import ArgumentError
+from gdlab.base.errors import ArgumentError, unknown_name
 from gdlab.base.words import grid, nbytes, sig, whole
 from gdlab.op.cost import cost_model, priced
 from gdlab.plan.target import CompileOptions
@@ -104,6 +104,8 @@ class Variants(Mapping[str, S]):
         self._settings: dict[str, tuple[object, ...]] = {}  # equal where two variants are made the same way
 
     def __getitem__(self, name: str) -> S:
+        if name not in self._variants:
+            raise unknown_name("variants", "name", name, self)
         return self._variants[name]
 
     def __iter__(self) -> Iterator[str]:

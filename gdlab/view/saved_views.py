@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gdlab.base.errors import ArgumentError
 from gdlab.base.files import check_folder, write_file
+from gdlab.base.kinds import FLAG, PATH, kinds
 from gdlab.view.document.document import Document, reading
 from gdlab.view.picture import html
 from gdlab.view.picture.palette import family_ink
@@ -62,6 +63,7 @@ def suffix_of(path: str | Path) -> str:
     return suffix
 
 
+@kinds(path=PATH, timeless=FLAG, runnable=FLAG, weights=FLAG, large=FLAG)
 def save_study(
     study: Study, path: str | Path, timeless: bool = False, *, runnable: bool = False, batches: int = 1,
     weights: bool = False, large: bool = False,
@@ -83,6 +85,7 @@ def save_study(
     return save(runnable_doc(study, batches, weights, large), path, timeless)
 
 
+@kinds(path=PATH, timeless=FLAG, runnable=FLAG)
 def save(document: Document, path: str | Path, timeless: bool = False, runnable: bool = False) -> Path:
     """Write the document to `path`, all of it or nothing; return the path. `timeless`: measured times are 0. A document
     that has no data to run on cannot be made `runnable`: its study can."""

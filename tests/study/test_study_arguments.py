@@ -1,0 +1,86 @@
+"""Arguments of another kind: a study says what was given and what is wanted, and stays as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdlab as gd
+from gdlab.base.errors import GdlabError
+
+
+def network() -> gd.Graph:
+    with gd.Graph() as graph:
+        x, w = gd.input("x", (4, 3)), gd.parameter("w", (3, 2))
+        graph.output((x @ w).relu().sum_all())
+    return graph
+
+
+@pytest.fixture
+def study() -> Any:
+    with_session = gd.Study(network(), train=True, device="cpu", name="net")
+    assert with_session.session
+    yield with_session
+    with_session.close()
+
+
+FLAGS = np.array([1, 2])
+OF_STUDIES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "stage": (lambda s: s.stage(3), "stage: key: given 3, wanted a str"),
+    "disable": (lambda s: s.variant(disable=None), "variant: disable: given NoneType, wanted a list"),
+    "only": (lambda s: s.variant(only=[1]), "variant: only: given 1, wanted the names of rules"),
+    "name": (lambda s: s.variant(["a"]), "variant: name: given list, wanted a str"),
+    "allow": (lambda s: s.variant(allow=FLAGS), "variant: allow: given ndarray, wanted a str"),
+    "compile": (lambda s: s.variant(compile=None), "variant: compile: given NoneType, wanted CompileOptions"),
+    "variants": (lambda s: s.variants["a"], "variants: name: given a, wanted one of none: there are none"),
+    "watch": (lambda s: s.watch("w", 3), "watch: tensor: given 3, wanted a str"),
+    "on": (lambda s: s.run(3, on=True), "run: on: given True, wanted a cluster of gdlab.distributed"),
+    "run": (lambda s: s.run(3, feed={1: 2}, sgd=0.1, init=0), "given 1, wanted one of x"),
+    "feeds": (lambda s: s.feeds({1: 2}), "feed: input: given x, wanted one of 1"),
+    "devices": (lambda s: s.check(devices=None), "check: devices: given NoneType, wanted a list"),
+    "optimized": (lambda s: s.check_gradient("%3", optimized=FLAGS), "optimized: given ndarray, wanted True or False"),
+    "against": (lambda s: s.look("w", against=FLAGS), "look: against: given ndarray, wanted a str"),
+    "wrt": (lambda s: s.differentiate_wrt([["x"]]), "wrt: given ['x'], wanted one of x, w"),
+    "save": (lambda s: s.save(None), "given NoneType, wanted a path, as a str or a Path"),
+    "page": (lambda s: s.save("a.html", runnable=FLAGS), "runnable: given ndarray, wanted True or False"),
+    "document": (lambda s: s.doc.save(3), "save: path: given 3, wanted a path, as a str or a Path"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", OF_STUDIES)
+def test_a_study_refuses_an_argument_of_another_kind(study: gd.Study, what: str) -> None:
+    call, words = OF_STUDIES[what]
+    with pytest.raises(GdlabError) as refused:
+        call(study)
+    assert words in str(refused.value)
+    assert not study.variants and not study.debug.execution.runner.lookout.watches and study.session.step_count == 0
+
+
+def test_one_device_is_named_by_a_text(study: gd.Study) -> None:
+    assert study.check(devices="cpu").columns == study.check(devices=["cpu"]).columns
+
+
+OF_GRAPHS: dict[str, tuple[Callable[[gd.Graph], Any], str]] = {
+    "wrt": (lambda g: gd.differentiate(g, wrt=True), "differentiate: wrt: given bool, wanted a value, or several"),
+    "target": (lambda g: gd.compile_training_graph(g, []), "target: given list, wanted a Target"),
+    "mode": (lambda g: gd.compile(g, mode=FLAGS), "compile: mode: given array([1, 2]), wanted training or inference"),
+    "phase": (lambda g: gd.optimize(g, phase=FLAGS), "optimize: phase: given [1 2], wanted one of "),
+    "engine": (lambda g: gd.optimize(g, phase="forward", engine=FLAGS), "optimize: engine: given [1 2], wanted one of"),
+    "boundary": (lambda g: gd.build_compiled_graph(g, "cpu", boundary=FLAGS), "boundary: given ndarray, wanted a map"),
+    "gradients": (lambda g: gd.build_compiled_graph(g, "cpu", gradients=FLAGS), "gradients: given ndarray, wanted Tr"),
+    "inputs": (lambda g: gd.build_compiled_graph(g, "cpu").run(np.array(1)), "inputs: given ndarray, wanted a mapping"),
+    "names": (lambda g: gd.build_session(g, device="cpu").read_params(np.array(1)), "names: given ndarray, wanted sev"),
+    "outputs": (lambda g: g.set_outputs(np.array(1)), "set_outputs: outputs: given ndarray, wanted a value, several"),
+    "attribute": (lambda g: gd.round_to(g.value(0), FLAGS), "given array([1, 2]), wanted "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", OF_GRAPHS)
+def test_a_function_of_graphs_refuses_an_argument_of_another_kind(what: str) -> None:
+    call, words = OF_GRAPHS[what]
+    with pytest.raises(GdlabError) as refused:
+        call(network())
+    assert words in str(refused.value)
