@@ -262,7 +262,7 @@ static struct {
     pthread_cond_t called;
     int asleep, started;
     _Atomic int64_t inside, number; /* threads at work; of the last product */
-    _Atomic int64_t alone_until; /* when short products are shared again: they were held up */
+    _Atomic int64_t few_until; /* when short products have all threads again: these were held up */
     _Atomic int processor; /* of the caller */
     _Atomic(Work *) work;
 } team = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, 0, 0, 0, 0, NULL};
@@ -364,15 +364,16 @@ static void share(Work *w) {
 static void note_wait(int64_t began, int64_t waited_from, int64_t pieces) {
     const int64_t ended = now(), waited = ended - waited_from;
     if (waited > HELD_UP + 2 * (waited_from - began) / (pieces ? pieces : 1))
-        atomic_store(&team.alone_until, ended + PAUSE * waited);
+        atomic_store(&team.few_until, ended + PAUSE * waited);
 }
 
 static void compute_alone_or_shared(Work *w) {
     const Product *t = &w->of;
     const int64_t began = now();
     const int is_short = t->outer * t->inner * t->m * t->n * w->deep < SHORT;
-    if (t->threads == 1 || w->pieces == 1 || (is_short && began < atomic_load(&team.alone_until))
-        || pthread_mutex_trylock(&team.turn)) {
+    if (is_short && began < atomic_load(&team.few_until))
+        w->of.threads = (t->threads + 1) / 2;
+    if (t->threads == 1 || w->pieces == 1 || pthread_mutex_trylock(&team.turn)) {
         take_part(w);
         return;
     }
