@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gdlab.autodiff import AutodiffReport, differentiate
 from gdlab.base.binding import bound
 from gdlab.base.errors import ArgumentError, AutodiffError, GraphError
-from gdlab.base.kinds import FLAG, SEVERAL, TEXT, Kind, check_kind, instance, kinds
+from gdlab.base.kinds import FLAG, NAMED, SEVERAL, TEXT, Kind, check_kind, instance, kinds
 from gdlab.base.words import nbytes, plural, whole
 from gdlab.compiled import CompiledGraph
 from gdlab.devices.base import Device
@@ -95,6 +95,9 @@ class Study:
     ) -> None:
         if not isinstance(graph, Graph):
             raise GraphError(f"graph {name}", "graph", type(graph).__name__, "a Graph")
+        check_kind("Study", "name", name, TEXT)
+        check_kind("Study", "train", train, FLAG)
+        check_kind("Study", "weights", {} if weights is None else weights, NAMED)
         if not graph.outputs:
             raise GraphError(f"graph {name}", "output", "none", "a last expression or output(...)")
         if train and (graph.outputs[0].shape != (1,)):
@@ -316,7 +319,7 @@ class Study:
         self.execution.check_ready(feed, init)
 
     # -- variants ------------------------------------------------------------------------------------------------------
-    @kinds(name=TEXT, disable=SEVERAL, only=SEVERAL, enable=SEVERAL, allow=TEXT, compile=OPTIONS)
+    @kinds(name=TEXT, allow=TEXT, compile=OPTIONS)
     def variant(
         self,
         name: str = "",
@@ -503,10 +506,12 @@ def _options(
 ) -> dict[str, Any]:
     """Return these as arguments of `optimize`; a text is one name."""
     named = {"disable": disable, "only": only, "enable": enable}
+    for option, given in named.items():
+        check_kind("optimize", option, given, SEVERAL)
     options: dict[str, Any] = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in named.items()}
     for option, names in options.items():
-        for name in names:
-            check_kind("variant", option, name, RULE)
+        for rule in names:
+            check_kind("optimize", option, rule, RULE)
     usual = isinstance(cost, str) and cost == "roofline"
     return {**options, "allow": allow} | ({} if usual else {"cost": cost})
 

@@ -30,8 +30,8 @@ def study() -> Any:
 FLAGS = np.array([1, 2])
 OF_STUDIES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "stage": (lambda s: s.stage(3), "stage: key: given 3, wanted a str"),
-    "disable": (lambda s: s.variant(disable=None), "variant: disable: given NoneType, wanted a list"),
-    "only": (lambda s: s.variant(only=[1]), "variant: only: given 1, wanted the names of rules"),
+    "disable": (lambda s: s.variant(disable=None), "optimize: disable: given NoneType, wanted a list"),
+    "only": (lambda s: s.variant(only=[1]), "optimize: only: given 1, wanted the names of rules"),
     "name": (lambda s: s.variant(["a"]), "variant: name: given list, wanted a str"),
     "allow": (lambda s: s.variant(allow=FLAGS), "variant: allow: given ndarray, wanted a str"),
     "compile": (lambda s: s.variant(compile=None), "variant: compile: given NoneType, wanted CompileOptions"),
@@ -64,6 +64,10 @@ def test_one_device_is_named_by_a_text(study: gd.Study) -> None:
 
 
 OF_GRAPHS: dict[str, tuple[Callable[[gd.Graph], Any], str]] = {
+    "study": (lambda g: gd.Study(g, name=3), "Study: name: given 3, wanted a str"),
+    "train": (lambda g: gd.Study(g, train=FLAGS), "Study: train: given ndarray, wanted True or False"),
+    "weights": (lambda g: gd.Study(g, weights=3), "Study: weights: given 3, wanted a mapping from names"),
+    "rules": (lambda g: gd.Study(g, disable=None), "optimize: disable: given NoneType, wanted a list"),
     "wrt": (lambda g: gd.differentiate(g, wrt=True), "differentiate: wrt: given bool, wanted a value, or several"),
     "target": (lambda g: gd.compile_training_graph(g, []), "target: given list, wanted a Target"),
     "mode": (lambda g: gd.compile(g, mode=FLAGS), "compile: mode: given array([1, 2]), wanted training or inference"),
