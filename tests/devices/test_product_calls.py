@@ -307,12 +307,12 @@ a, b = rng.random((60, 300), np.float32), rng.random((300, 200), np.float32)
 """
 FORK = """
 wanted = multiply(a, b)
-for turn in range(3):  # each with threads of its own
+for turn in range(3):  # each with threads of its own: both, or one where they were held up
     child = os.fork()
     if child == 0:
         grandchild = os.fork()
         good = all(np.array_equal(multiply(a, b), wanted) for _ in range(20))
-        good = good and len(os.listdir("/proc/self/task")) == 3
+        good = good and len(os.listdir("/proc/self/task")) in (2, 3)
         if grandchild:
             good = good and os.waitpid(grandchild, 0)[1] == 0
         os._exit(0 if good else 1)

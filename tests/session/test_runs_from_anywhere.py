@@ -251,14 +251,18 @@ print(made(study))
 def beside(study: Study, steps: int, other: Any) -> list[int]:
     """Run while another thread calls `other` until the run is over; return the steps that the feed was asked for."""
     asked: list[int] = []
+    called = False
 
     def feed(step: int) -> Mapping[str, Any]:
         asked.append(step)
+        if not called:  # the other thread may have no processor yet
+            time.sleep(0.005)
         return ONE
 
     future = study.runner.start(steps, feed)
     while not future.done():
         other()
+        called = True
         time.sleep(0)  # a thread that never waits takes the interpreter for 5 ms at a time
     study.runner.wait(future)
     return asked
