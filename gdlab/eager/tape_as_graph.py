@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, GraphError
+from gdlab.base.kinds import FUNCTION, INTEGER, is_several, kinds
 from gdlab.base.types import Array
 from gdlab.eager.params import Param
 from gdlab.eager.tape import Tape, TensorRef
@@ -92,6 +93,7 @@ def _check_name(tape: Tape, graph: Graph, node: Node, name: str) -> None:
 
 
 # plain functions ------------------------------------------------------------------------------------------------------
+@kinds(function=FUNCTION)
 def value_and_grad(
     function: Callable[..., Any], argnums: int | Sequence[int] = 0, **options: Any
 ) -> Callable[..., Any]:
@@ -100,14 +102,17 @@ def value_and_grad(
     from gdlab.eager.eager_session import EagerSession
 
     several = not isinstance(argnums, int)
-    wanted = [argnums] if isinstance(argnums, int) else list(argnums)
+    wanted = [argnums] if isinstance(argnums, int) else list(argnums) if is_several(argnums) else []
+    if not wanted or not all(INTEGER.holds(i) for i in wanted):
+        raise ArgumentError("grad", "argnums", f"{argnums!r:.40}", "the number of an argument, or several")
 
     def called(*args: Any) -> tuple[float, Any]:
         session = EagerSession(**options)
         try:
             for i in wanted:
                 if not -len(args) <= i < len(args):
-                    raise ArgumentError("grad", "argnums", i, f"0 … {len(args) - 1}")
+                    most = f"0 … {len(args) - 1}" if args else "arguments: the function was called without any"
+                    raise ArgumentError("grad", "argnums", i, most)
             places = {i % len(args) for i in wanted}
             with session:
                 refs = [_argument(session, a, i in places) for i, a in enumerate(args)]
@@ -121,6 +126,7 @@ def value_and_grad(
     return called
 
 
+@kinds(function=FUNCTION)
 def grad(function: Callable[..., Any], argnums: int | Sequence[int] = 0, **options: Any) -> Callable[..., Any]:
     """Return a function of arrays that returns the gradient of a scalar `function` of tensors."""
     both = value_and_grad(function, argnums, **options)

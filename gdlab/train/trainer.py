@@ -21,8 +21,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, SessionError, ShapeError, unknown_name
+from gdlab.base.kinds import SEVERAL, Kind, check_kind
 from gdlab.base.threads import Job, wait_for
-from gdlab.base.words import sig
+from gdlab.base.words import plural, sig
 from gdlab.session import Optimizer, Session
 from gdlab.session.arrays import positive
 from gdlab.train.data import Batch, DataLoader, InputStream
@@ -128,6 +129,12 @@ class RemoteTrainer(Protocol):
         gets the losses in order, as they are known. Ctrl-C ends between two steps and raises `KeyboardInterrupt`."""
 
 
+CALLBACK = Kind(
+    "a MetricCallback", lambda given: all(callable(getattr(given, name, None)) for name in ("on_step", "on_epoch"))
+)
+LOADER = Kind("a DataLoader", lambda given: callable(getattr(given, "input_names", None)))
+
+
 # training -------------------------------------------------------------------------------------------------------------
 class Trainer:
     """A trainer of one session. With callbacks every step is waited for; without, steps follow each other without a
@@ -147,9 +154,15 @@ class Trainer:
             raise ArgumentError("Trainer", "arguments", given, "a Session and a TrainConfig")
         if on is not None and not callable(getattr(on, "train", None)):
             raise ArgumentError("Trainer", "on", type(on).__name__, "a cluster: gdlab.distributed.cluster(…)")
+        check_kind("Trainer", "callbacks", callbacks, SEVERAL)
         self._session: Session | None = session
         self.on = on
         self.config, self.callbacks = config, list(callbacks)
+        for callback in self.callbacks:
+            check_kind("Trainer", "callback", callback, CALLBACK)
+
+    def __repr__(self) -> str:
+        return f"<Trainer: {self._session or 'no session'}, {plural(len(self.callbacks), 'callback')}>"
 
     @property
     def session(self) -> Session:
@@ -257,6 +270,7 @@ class Trainer:
 
     def _inputs_of(self, loader: DataLoader) -> dict[str, str]:
         """Return the input of every stream, checked before anything is changed."""
+        check_kind("Trainer", "loader", loader, LOADER)
         known = self.session.plan().input_types
         renamed = {"x": self.config.data_input, "labels": self.config.label_input}
         names = {stream: renamed.get(stream, stream) for stream in loader.input_names()}

@@ -272,3 +272,18 @@ def test_control_flow_in_a_planned_function_is_told_once() -> None:
         with pytest.warns(UserWarning, match="eager.jit: the function reads values"):
             assert float(halved(s.input(8.0))) == 4
         assert float(halved(s.input(0.5))) == 0.25  # as it went at 8
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: gd.grad(3), "grad: function: given 3, wanted a function"),
+        (lambda: gd.grad(np.sum, None), "grad: argnums: given None, wanted the number of an argument, or several"),
+        (lambda: gd.grad(np.sum, "x"), "grad: argnums: given 'x', wanted the number of an argument, or several"),
+        (lambda: gd.grad(np.sum)(), "argnums: given 0, wanted arguments: the function was called without any"),
+    ],
+)
+def test_what_has_no_gradient_is_refused_by_name(call: Any, words: str) -> None:
+    with pytest.raises(gd.ArgumentError) as refused:
+        call()
+    assert words in str(refused.value)

@@ -254,6 +254,19 @@ def test_what_is_no_session_and_no_count_is_refused(session: Session) -> None:
         gd.Trainer(fitted(reader), config()).train(loader(), 1)
 
 
+def test_what_is_no_loader_and_no_callback_is_refused(session: Session) -> None:
+    before, trainer = state_of(session), gd.Trainer(session)
+    for loader in (3, None, [1], {"x": X}):
+        with pytest.raises(gd.ArgumentError, match=r"Trainer: loader: given \w+, wanted a DataLoader"):
+            trainer.train(loader, 2)  # type: ignore[arg-type]
+    with pytest.raises(gd.ArgumentError, match=r"Trainer: callback: given function, wanted a MetricCallback"):
+        gd.Trainer(session, None, [lambda metrics: None])  # type: ignore[list-item]
+    with pytest.raises(gd.ArgumentError, match=r"Trainer: callbacks: given LossHistory, wanted a list"):
+        gd.Trainer(session, None, gd.LossHistory())  # type: ignore[arg-type]
+    assert state_of(session) == before
+    assert repr(trainer) == f"<Trainer: {session!r}, 0 callbacks>"
+
+
 def test_no_epochs_and_no_batch() -> None:
     class Empty(gd.DataLoader):
         def next_batch(self) -> None:
