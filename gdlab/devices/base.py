@@ -499,6 +499,9 @@ class Device(ABC):
     target: Target
     synchronous = False
 
+    def __repr__(self) -> str:
+        return f"<Device: {self.info}>"
+
     @abstractmethod
     def turn(self) -> OwnerThread:
         """Return the owner thread that a queue is used on; on cpu a new one."""

@@ -98,6 +98,10 @@ class SessionProfile:
         write_file("save", Path(path), json.dumps(made, indent=1, allow_nan=False).encode())
         return Path(path)
 
+    def __repr__(self) -> str:
+        counts = f"{plural(self.samples, 'sample')} of {plural(len(self.dispatches), 'dispatch')}"
+        return f"<SessionProfile: {counts} on {self.device}>"
+
     def __str__(self) -> str:
         counts = plural(len(self.dispatches), "dispatch")
         lines = [f"{plural(self.samples, 'sample')} on {self.device}: {counts}"]

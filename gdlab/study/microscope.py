@@ -86,6 +86,9 @@ class Microscope:
         rest = {"window": self.window.to_json(), "difference": found, "why": self.why, "read": self.read}
         return {**self.value.to_json(), **rest, "text": str(self)}
 
+    def __repr__(self) -> str:
+        return f"<Microscope: {self.name}, {self.value.type}, {self.place}>"
+
     def __str__(self) -> str:
         value = self.value
         plane = f", slice {list(value.slice)}" if value.slice else ""

@@ -1,4 +1,4 @@
-"""Arguments of another kind: a study says what was given and what is wanted, and stays as it was."""
+"""Arguments of another kind: a study says what was given and what is wanted, and stays as it was. Answers as text."""
 
 from __future__ import annotations
 
@@ -61,6 +61,14 @@ def test_a_study_refuses_an_argument_of_another_kind(study: gd.Study, what: str)
 
 def test_one_device_is_named_by_a_text(study: gd.Study) -> None:
     assert study.check(devices="cpu").columns == study.check(devices=["cpu"]).columns
+
+
+def test_the_repr_of_an_answer_is_one_short_line(study: gd.Study) -> None:
+    study.run(1, feed="random:0", init=0)
+    shown = [repr(study.trace(2)), repr(study.look("w")), repr(study.device)]
+    begins = ["<SessionProfile: 2 samples of ", "<Microscope: w, f32[3, 2], after step 1>", "<Device: cpu, NumPy "]
+    assert all(text.startswith(begin) for text, begin in zip(shown, begins, strict=True)), shown
+    assert max(map(len, shown)) < 100
 
 
 OF_GRAPHS: dict[str, tuple[Callable[[gd.Graph], Any], str]] = {
