@@ -794,7 +794,7 @@ class EagerSession:
     def sgd_step_scalar_graph(self, lr: float, build_loss: Callable[[], TensorRef]) -> float:
         """Record, differentiate and step on a fresh tape; return the loss before the update."""
         self.reset_tape()
-        loss = build_loss()
+        loss = self.own("sgd_step_scalar_graph", build_loss())
         value = float(loss)
         self.sgd_step_all(lr, self.backward_scalar_param_grads(loss))
         return value

@@ -19,8 +19,7 @@ def to_study(session: EagerSession, loss: TensorRef, name: str = "graph", **opti
     It trains where the loss has one element and a parameter before it is trainable; its session has the rule of the
     last step, and its moments. `options` are those of `Study`.
     """
-    session.own("to_study", loss)
-    export = session.locked(to_graph, session, loss)
+    export = session.locked(to_graph, session, session.own("to_study", loss))
     trains = loss.shape == (1,) and any(p.requires_grad for p in export.params.values())
     options = {"train": trains, "device": session._device, "weights": export.weights, **options}
     made = Study(export.graph, name=name, **options)

@@ -287,3 +287,15 @@ def test_what_has_no_gradient_is_refused_by_name(call: Any, words: str) -> None:
     with pytest.raises(gd.ArgumentError) as refused:
         call()
     assert words in str(refused.value)
+
+
+def test_a_loss_that_is_no_tensor_is_refused_by_name() -> None:
+    with closing(EagerSession(device="cpu")) as s:
+        w = s.param(np.ones(3), "w")
+        loss = s.use(w).sum_all()
+        for given in (None, 3, [loss]):
+            with pytest.raises(ArgumentError, match=r"eager.to_study: tensor: given .*, wanted a TensorRef"):
+                s.to_study(given)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match=r"eager.sgd_step_scalar_graph: tensor: given None, wanted a TensorRef"):
+            s.sgd_step_scalar_graph(0.1, lambda: None)  # type: ignore[arg-type, return-value]
+        assert w.value.tolist() == [1, 1, 1]
