@@ -21,6 +21,10 @@ Written by `python labextension/generate.py`.
 import gdlab.ops.operators
 import gdlab.ops.packed
 import gdlab.ops.rotary.rope_scaled  # noqa: F401 (private ops: the rope ops with `freq_factors`)'''
+DIR = """
+def __dir__() -> list[str]:
+    return sorted(__all__)
+"""
 
 
 def names_by_module() -> dict[str, list[str]]:
@@ -44,7 +48,7 @@ def python() -> str:
     modules = names_by_module()
     listed = sorted(name for names in modules.values() for name in names)
     imports = [import_line(module, names) for module, names in modules.items()]
-    return "\n".join([HEAD, *imports, "", "__all__ = [", *(f'    "{name}",' for name in listed), "]", ""])
+    return "\n".join([HEAD, *imports, "", "__all__ = [", *(f'    "{name}",' for name in listed), "]", "", DIR])
 
 
 if __name__ == "__main__":

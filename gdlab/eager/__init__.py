@@ -46,3 +46,7 @@ __all__ = [
     "rule",
     "split_rng",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -15,7 +15,7 @@ import numpy as np
 
 from gdlab.base.binding import bound
 from gdlab.base.errors import ArgumentError, GdlabError, GraphError, OutputIndexError
-from gdlab.base.kinds import is_several
+from gdlab.base.kinds import INTEGER, is_several
 from gdlab.base.types import TensorType
 from gdlab.base.words import plural
 from gdlab.graph.node import Attrs, ConstantData, Node, attrs_key
@@ -261,7 +261,7 @@ class Graph:
 
     def output_at(self, index: int) -> Value:
         """Return output `index`, 0 … n − 1; `OutputIndexError` otherwise."""
-        if not 0 <= index < len(self._outputs):
+        if not INTEGER.holds(index) or not 0 <= index < len(self._outputs):
             raise OutputIndexError("output", "index", index, f"0 … {len(self._outputs) - 1}")
         return self.value(self._outputs[index][0])
 

@@ -20,6 +20,11 @@ __all__ = [
     "text_encoder", "transformer_lm", "unet_small", "vit_encoder", "whisper_encoder",
 ]  # fmt: skip
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 PretrainedModel: Any  # both of load/pretrained.py
 from_pretrained: Any
 if not TYPE_CHECKING:  # a checker knows the names from above, and should refuse all others

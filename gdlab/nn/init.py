@@ -27,6 +27,10 @@ __all__ = [
 ]  # fmt: skip
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 class Initializer(str):
     """The text of a declaration, such as `normal(0.02)`; called with a shape it gives the values."""
 

@@ -308,3 +308,7 @@ __all__ = [
     "where",
     "zeros",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -92,6 +92,8 @@ def _parsed(init: str) -> tuple[str, float] | None:
     numbers = _floats(text)
     if kind not in _KINDS or numbers is None or not least <= len(numbers) <= most:
         return None
+    if kind == "normal" and numbers and numbers[0] < 0:
+        return None
     return kind, numbers[0] if numbers else math.nan
 
 

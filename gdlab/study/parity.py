@@ -54,11 +54,13 @@ class ParityCell:
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:
-    """The row of an output or a gradient: how far each executor is from the float64 reference of the written graph."""
+    """The row of an output or a gradient: how far each executor is from the float64 reference of the written graph.
+    `blind`: the reference has no finite number there, so that agreement tells nothing."""
 
     what: str
     type: str
     cells: Mapping[str, ParityCell]
+    blind: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,20 @@ class Check:
         return not any(cell.problem for row in self.rows for cell in row.cells.values())
 
     @property
+    def blind(self) -> tuple[str, ...]:
+        """The results in which the reference has no finite number, so that agreement tells nothing."""
+        return tuple(row.what for row in self.rows if row.blind)
+
+    @property
     def verdict(self) -> str:
         """Say in one sentence that nothing broke, or which executor differs first, and where."""
         if self.ok:
-            agree = "agrees" if len(self.rows) == 1 else "agree"
-            return f"{self.name}: nothing broke: {_listed(r.what for r in self.rows)} {agree} with the reference."
+            seen = [row.what for row in self.rows if not row.blind]
+            agree = f"{_listed(seen)} {'agrees' if len(seen) == 1 else 'agree'} with the reference"
+            but = f"the reference has no finite number in {_listed(self.blind)}, where agreement tells nothing"
+            if not seen:
+                return f"{self.name}: nothing to compare: {but}."
+            return f"{self.name}: nothing broke: {agree}{f'; {but}' if self.blind else ''}."
         executor = next(c for c in self.columns if any(r.cells[c].problem for r in self.rows if c in r.cells))
         row = next(r for r in self.rows if executor in r.cells and r.cells[executor].problem)
         if executor == "differences":
@@ -99,7 +110,8 @@ class Check:
         return self.ok
 
     def __repr__(self) -> str:
-        return f"<Check {self.name}: {'nothing broke' if self.ok else 'something differs'}>"
+        found = "nothing broke" if len(self.blind) < len(self.rows) else "nothing to compare"
+        return f"<Check {self.name}: {found if self.ok else 'something differs'}>"
 
     def __str__(self) -> str:
         rows = [(r.what, r.type, *(str(r.cells.get(c, "")) for c in self.columns)) for r in self.rows]
@@ -141,10 +153,11 @@ def check_execution(
     first: dict[str, str] = {}
     places: dict[str, str] = {}
     notes: list[str] = []
+    blind: set[str] = set()
     columns = ["optimized", *devices, *(["differences"] if training else [])]
 
     def check() -> Check:
-        rows = tuple(CheckRow(what, types[what], dict(cells[what])) for what in whats)
+        rows = tuple(CheckRow(what, types[what], dict(cells[what]), what in blind) for what in whats)
         about = next((place for place in places.values() if place), "")
         return Check(execution.name, tuple(columns), rows, dict(first), tuple(notes), about, dict(places))
 
@@ -156,6 +169,7 @@ def check_execution(
     begin("reference")
     want = evaluate(written, feeds)
     scale = magnitudes(written, want)
+    blind.update(what for what, id in targets.items() if want[id].size and not np.isfinite(want[id]).any())
 
     begin("optimized")
     got = evaluate(pipeline.compiled.graph, feeds)

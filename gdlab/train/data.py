@@ -28,6 +28,11 @@ from gdlab.base.words import plural
 
 __all__ = ["Batch", "DataLoader", "InputStream", "MnistDataset"]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 _MULTIPLIER, _INCREMENT, _MASK = 6364136223846793005, 1442695040888963407, 2**64 - 1  # Knuth's MMIX generator
 
 

@@ -142,8 +142,9 @@ def test_outputs_and_copies():
         b = a.relu().named("b")
         g.set_outputs({"first": b, "again": b})
     assert g.output_names == ("first", "again") and g.is_output(b) and not g.is_output(a)
-    with pytest.raises(OutputIndexError):
-        g.output_at(2)
+    for index in (2, -1, "a", None, True, 1.0):
+        with pytest.raises(OutputIndexError):
+            g.output_at(index)
     with pytest.raises(GraphError):
         g.set_outputs([])
     copy = g.copy()

@@ -41,6 +41,8 @@ for name, (module, other) in gdlab._HOME.items():
     assert vars(gdlab)[name] is getattr(gdlab, name), name  # read once, then a plain name
 for name, module in gdlab._MODULES.items():
     assert getattr(gdlab, name) is import_module(f"gdlab.{module}"), name
+    assert dir(getattr(gdlab, name)) == sorted(getattr(gdlab, name).__all__), name  # what the key Tab offers
+assert dir(gdlab.ops) == sorted(gdlab.ops.__all__)
 from gdlab import *
 missing = [name for name in gdlab.__all__ if name not in globals()]
 print(missing, {*gdlab.__all__} ^ {*dir(gdlab)}, type(device).__name__, callable(op), rules is gdlab.rewrite.RULES)

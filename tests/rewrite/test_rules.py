@@ -13,7 +13,7 @@ from matrix import MATRIX
 from rule_sides import STATED, of, side, tried
 
 import gdlab.ops as ops
-from gdlab.base.errors import GraphError, OptimizeError
+from gdlab.base.errors import ArgumentError, GraphError, OptimizeError
 from gdlab.base.types import Shape, f32
 from gdlab.graph import Graph, Value
 from gdlab.op import REGISTRY, Elementwise, Sample, fused, unregister
@@ -37,7 +37,7 @@ from gdlab.rewrite import (
     single_use,
 )
 from gdlab.rewrite.rules.pattern import COMMUTATIVE, Condition
-from gdlab.rewrite.rules.soundness import slope_disagreement
+from gdlab.rewrite.rules.soundness import check_rule, slope_disagreement
 
 
 def orders(rule: Rule) -> Iterator[frozenset[int]]:
@@ -411,3 +411,9 @@ def test_a_condition_is_no_name() -> None:
             return ops.neg(ops.neg(x)) >> x
 
     assert "named_only" not in RULES
+
+
+def test_what_is_no_rule_is_not_checked() -> None:
+    for given in (3, "relu_abs", None):
+        with pytest.raises(ArgumentError, match=r"check_rule: rule: given \w+, wanted a rule"):
+            check_rule(given)  # type: ignore[arg-type]

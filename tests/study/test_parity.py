@@ -16,6 +16,7 @@ from gdlab.base.errors import DeviceUnavailableError
 from gdlab.graph import Graph, Value
 from gdlab.rewrite import RULES, Rewrite, rule
 from gdlab.study.study import Study
+from gdlab.view.answer.making import check_answer
 
 
 @pytest.fixture
@@ -52,6 +53,23 @@ def test_inference_has_outputs_alone() -> None:
     check = small(train=False).check(devices=("cpu",))
     assert check.columns == ("optimized", "cpu") and [row.what for row in check.rows] == ["output 0"]
     assert check.verdict == "small: nothing broke: 1 output agrees with the reference."
+
+
+def test_where_nothing_is_finite_agreement_tells_nothing() -> None:
+    with Graph() as g:
+        x, w = ops.input("x", (4, 3)), ops.parameter("w", (3,))
+        g.output((ops.log(x) * w).mean_all())
+        g.output(w * 2.0, name="twice")
+    study, none = Study(g, train=True, device="cpu", name="net"), {"x": np.full((4, 3), -1.0)}
+    check = study.check(none, devices=("cpu",))
+    assert check.ok and check.blind == ("loss", "∂w") and repr(check) == "<Check net: nothing broke>"
+    but = "the reference has no finite number in 1 output and 1 gradient, where agreement tells nothing."
+    assert check.verdict == f"net: nothing broke: 1 output agrees with the reference; {but}"
+    g.set_outputs([g.outputs[0]])
+    blind = Study(g, train=True, device="cpu", name="net").check(none, devices=("cpu",))
+    assert blind.verdict == f"net: nothing to compare: {but}"
+    assert repr(blind) == "<Check net: nothing to compare>"
+    assert [check_answer(c, study).level for c in (check, blind)] == ["note", "note"]
 
 
 def test_the_check_uses_the_values_of_the_session() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from gdlab.autodiff import differentiate
 from gdlab.base.errors import AutodiffError, GdlabError, OptimizeError, ShapeError
+from gdlab.base.kinds import instance, kinds
 from gdlab.base.types import Array, Shape, TensorType
 from gdlab.base.words import sig
 from gdlab.graph import AttrVar, Graph, Node, Value
@@ -41,6 +42,7 @@ class RuleCase:
     attrs: Mapping[str, Any]
 
 
+@kinds(rule=instance(Rule, "a rule, such as gd.rules.relu_abs"))
 def check_rule(rule: Rule) -> None:
     """Raise `OptimizeError` unless both sides agree on random operands: in type, in value (exact and rounding rules on
     inf and NaN too), and, where the rule takes part in phase forward, in their gradients, kinks included."""

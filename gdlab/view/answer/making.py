@@ -43,7 +43,8 @@ def check_answer(check: Check, study: Study) -> Answer:
     if len(sections) > 1:  # the places stand below, as links
         differ = "differs" if len(check.first) == 1 else "differ"
         verdict = f"{check.name}: {' and '.join(check.first)} {differ} from the reference."
-    return Answer("", "ok" if check.ok else "bad", verdict, str(check), tuple(sections), study.key)
+    level: Level = "bad" if not check.ok else "note" if check.blind else "ok"
+    return Answer("", level, verdict, str(check), tuple(sections), study.key)
 
 
 def progress_answer(progress: CheckProgress, study: Study) -> Answer:
