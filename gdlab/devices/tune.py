@@ -19,7 +19,7 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.errors import ArgumentError, GdlabError, SessionError
 from gdlab.base.formats import encode
-from gdlab.base.types import Array, DType, TensorType
+from gdlab.base.types import FORMATS, Array, DType, TensorType
 from gdlab.base.words import nbytes, sig
 from gdlab.devices.base import Bound, Clear, Device, Recorded, Region
 from gdlab.devices.fit import free_bytes, round_up
@@ -297,9 +297,12 @@ def product_piece(key: ProductKey, target: Target, schedule: Schedule | None = N
 
 
 def _op_of(key: ProductKey) -> str:
+    if not key.dtype.in_blocks:
+        return "matmul_bt" if key.b == "nk" else "matmul" if key.a == "mk" else "matmul_at"
+    along_rows = FORMATS[key.dtype].axis != 0
     if key.b == "nk":
-        return "matmul_grad_a" if key.dtype in (DType.q4, DType.q8) else "matmul_bt"
-    return "matmul" if key.a == "mk" else "matmul_at"
+        return "matmul_bt" if along_rows else "matmul_grad_a"
+    return "matmul_bt_grad_a" if along_rows else "matmul"
 
 
 def _build(name: str, norm: bool, dual: bool, dual_rows: bool) -> Callable[..., Value]:
@@ -317,7 +320,7 @@ def _build(name: str, norm: bool, dual: bool, dual_rows: bool) -> Callable[..., 
 # made once: pieces are kept by function
 _BUILDS: Mapping[tuple[str, bool, bool, bool], Callable[..., Value]] = {
     (name, norm, *dual): _build(name, norm, *dual)
-    for name in ("matmul", "matmul_at", "matmul_bt", "matmul_grad_a")
+    for name in ("matmul", "matmul_at", "matmul_bt", "matmul_grad_a", "matmul_bt_grad_a")
     for norm in (False, True)
     for dual in ((False, False), (True, False), (True, True))
 }

@@ -198,7 +198,7 @@ def decodes_four(d: Dispatch, operand: Operand) -> bool:
     if d.matmul is None or kind not in ("registers", "vector") or not _is_factor(d, d.matmul, operand):
         return False
     if operand.dtype in STEPS_OF_COLUMNS:
-        return d.matmul.k % 4 == 0
+        return d.matmul.b == "kn" and d.matmul.k % 4 == 0
     halves = kind == "vector" and operand.dtype in _PAIRS and operand.shape[-1] % 4 == 0
     return d.matmul.b == "nk" and (halves or operand.dtype in _BODIES)
 

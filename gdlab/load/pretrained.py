@@ -23,7 +23,6 @@ import numpy as np
 from gdlab.base.binding import bound
 from gdlab.base.errors import ArgumentError, GraphError, LoadError, ShapeError, unknown_name
 from gdlab.base.files import read_regular
-from gdlab.base.formats import encode
 from gdlab.base.formats.packed_bytes import Packed
 from gdlab.base.kinds import PATH, kinds
 from gdlab.base.types import Array, DType, TensorType, f32
@@ -129,8 +128,7 @@ class PretrainedModel(Mapping[str, Array]):
     def packed(self, name: str) -> Packed:
         """Return a parameter in the bytes of its storage format, its matrix as [out, in] if products read it so."""
         type = self.graph_type(name)
-        values = self.sources[name].read(self.tensors, name in self.turned)
-        return Packed(type.dtype, type.shape, encode(values, type.dtype).tobytes()[: type.data_bytes])
+        return Packed.of(self.sources[name].read(self.tensors, name in self.turned), type)
 
     def set_parameters(self, session: Settable) -> None:
         """Give a session of the graph the values of all parameters but the caches."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gdlab.base.types import TensorType, q4, q8
+from gdlab.base.types import TensorType
 from gdlab.graph import Value
 from gdlab.op import Bad, Contraction, Grads, Sample, op, want
 
@@ -34,7 +34,7 @@ def matmul(a: Value, b: Value) -> TensorType:
 @matmul.vjp
 def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
     """∂a = g · bᵀ,  ∂b = aᵀ · g"""
-    return lambda: (matmul_grad_a if b.type.dtype in (q4, q8) else matmul_bt)(g, b), lambda: matmul_at(a, g)
+    return lambda: (matmul_grad_a if b.type.dtype.in_blocks else matmul_bt)(g, b), lambda: matmul_at(a, g)
 
 
 @op(
@@ -100,7 +100,28 @@ def matmul_bt(a: Value, b: Value) -> TensorType:
 @matmul_bt.vjp
 def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
     """∂a = g · b,  ∂b = gᵀ · a"""
-    return lambda: matmul(g, b), lambda: matmul_at(g, a)
+    return lambda: (matmul_bt_grad_a if b.type.dtype.in_blocks else matmul)(g, b), lambda: matmul_at(g, a)
+
+
+@op(
+    numpy=lambda a, b: a @ b,
+    kernel=Contraction("mk", "kn"),
+    samples=tuple(Sample((m, n), (n, k)) for m, k, n in SIZES[:4]),
+    bad=(Bad(("f32[3, 5]", "f32[3, 5]"), "wanted a[m, n] and b[n, k]: 5 and 3 differ"),),
+    kind="private",
+    reads_blocks=1,
+    block_axis=-1,
+)
+def matmul_bt_grad_a(a: Value, b: Value) -> TensorType:
+    """a · b, the gradient of `matmul_bt` past a weight b in blocks of ggml: f32[m, n], f32[n, k] -> f32[m, k]."""
+    _check(a, b, 1, 0, "a[m, n] and b[n, k]")
+    return TensorType((a.shape[0], b.shape[1]))
+
+
+@matmul_bt_grad_a.vjp
+def _(g: Value, out: Value, a: Value, b: Value) -> Grads:
+    """∂a = g · bᵀ,  ∂b = aᵀ · g"""
+    return lambda: matmul_bt(g, b), lambda: matmul_at(a, g)
 
 
 def _check(a: Value, b: Value, k_of_a: int, k_of_b: int, layout: str) -> None:

@@ -216,6 +216,16 @@ class Values:
         place = self.parameter("read_param", name)
         return into("read_param", name, out, self.read(place).astype(np.float32, copy=False))
 
+    def held(self, name: str) -> Array | Packed:
+        """Return the value of a parameter as another session takes it bit by bit: blocks in their bytes."""
+        place = self.parameter("read_param", name)
+        type = self.places.types[place]
+        if not type.dtype.in_blocks:
+            return self.read_param(name, None)
+        assert isinstance(place, int)  # only f32 lies in parts of another parameter
+        words = self.loaded.exclusively(lambda: self.loaded.program.words(place))
+        return Packed(type.dtype, type.shape, words.tobytes()[: type.data_bytes])
+
     def read_params(self, names: Iterable[str]) -> dict[str, Array]:
         self.loaded.check_open("read_params")
         if isinstance(names, (str, bytes)) or not is_several(names):

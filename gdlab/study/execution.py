@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from gdlab.base.errors import SessionError, unknown_name
-from gdlab.base.types import Array, f32
+from gdlab.base.formats.packed_bytes import as_stored
+from gdlab.base.types import Array
 from gdlab.base.words import listed
 from gdlab.compiled import CompiledGraph, build_compiled_graph
 from gdlab.devices.base import Device
@@ -163,9 +164,8 @@ class Execution:
         found = dict(self.weights)
         if self.has_session:
             unset = set(self.session.unset_parameters)
-            own = [n for n in self.pipeline.graph.parameters if n.name not in unset]
-            own = [n for n in own if n.type.dtype is f32 or n.name not in found]  # packed ones are not trained
-            found |= {n.name: self.session.read_param(n.name) for n in own}
+            own = [n.name for n in self.pipeline.graph.parameters if n.name not in unset]
+            found |= {name: self.session.values.held(name) for name in own}
         return found
 
     def inputs(self) -> dict[str, Array]:
@@ -313,7 +313,8 @@ class Execution:
     def feeds(self, feed: Any = None) -> dict[str, Any]:
         """Return a value for every input and parameter, by name: of `feed` (its step 0), else as set on the session,
         else a fixed random batch and initial parameters (seed 0; a vector that declares nothing is normal(0.5), not
-        zeros). For the reference; nothing is set or run."""
+        zeros). What lies in blocks is given in their bytes, as devices hold it. For the reference; nothing is set or
+        run."""
         graph = self.pipeline.graph
         session = self.session if self.has_session else None
         unset = set() if session is None else {*session.unset_inputs, *session.unset_parameters}
@@ -327,12 +328,13 @@ class Execution:
             values[node.name] = batch[node.name]
         for node in graph.parameters:
             if session is not None and node.name not in unset:
-                values[node.name] = session.read_param(node.name)
+                given = session.values.held(node.name)
             elif node.name in self.weights:
-                values[node.name] = self.weights[node.name]
+                given = self.weights[node.name]
             else:
                 init = str(dict(node.attrs).get("init") or "default")
                 if init == "default" and len(node.type.shape) == 1:
                     init = "normal(0.5)"  # zeros would hide what a bias or a scale does
-                values[node.name] = initial_values(node.name, node.type.shape, 0, init)
+                given = initial_values(node.name, node.type.shape, 0, init)
+            values[node.name] = as_stored(given, node.type)
         return values

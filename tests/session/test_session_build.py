@@ -152,6 +152,39 @@ def test_inputs_of_indices_have_a_setter_of_their_own(device: str) -> None:
         assert state_of(session) == before
 
 
+@pytest.mark.parametrize("dtype", ["q8", "q4", "bf16", "q4_0", "q8_0", "q4_k", "q6_k", "q3_k"])
+@pytest.mark.parametrize("m", [3, 40])
+def test_gradients_pass_a_frozen_weight(m: int, dtype: str, device: str) -> None:
+    """A layer before a weight in blocks and an adapter of low rank beside it train; the weight stays."""
+    n, k, random = 72, 256, np.random.default_rng(4)
+    op = "matmul" if dtype in ("q8", "q4") else "matmul_bt"
+    shapes = {"w": (k, n) if op == "matmul" else (n, k), "before": (k, k), "down": (k, 4), "up": (4, n)}
+    values = {name: random.standard_normal(shape).astype(np.float32) / 8 for name, shape in shapes.items()}
+    x = random.standard_normal((m, k)).astype(np.float32)
+    with Graph() as g:
+        before, down, up = (ops.parameter(name, shapes[name]) for name in ("before", "down", "up"))
+        h = ops.tanh(ops.input("x", (m, k)) @ before)
+        y = getattr(ops, op)(h, ops.parameter("w", shapes["w"], dtype=dtype)) + h @ down @ up
+        g.output((y * y).sum_all())
+    with build_session(g, device) as session:
+        session.set_input("x", x)
+        for name, value in values.items():
+            session.set_parameter(name, value)
+        held = session.read_param("w")
+        session.set_learning_rate(1e-3)
+        session.step()
+        grads = {name: session.read_param_grad(name) for name in ("before", "down", "up")}
+        assert np.array_equal(session.read_param("w"), held) and 0 < np.abs(held - values["w"]).max() < 0.1
+    w, b, d, u = (each.astype(np.float64) for each in (held, values["before"], values["down"], values["up"]))
+    w = w if op == "matmul" else w.T
+    h64 = np.tanh(x @ b)
+    gy = 2 * (h64 @ w + h64 @ d @ u)
+    wanted = {"before": x.T @ ((gy @ w.T + gy @ u.T @ d.T) * (1 - h64**2)), "down": h64.T @ gy @ u.T,
+              "up": (h64 @ d).T @ gy}  # fmt: skip
+    for name, grad in grads.items():
+        np.testing.assert_allclose(grad, wanted[name], rtol=1e-4, atol=1e-4 * np.abs(wanted[name]).max())
+
+
 @pytest.mark.parametrize("make", ["parameter_f16", "parameter_q4", "parameter_q8"])
 def test_parameters_in_reduced_storage_go_through_checkpoints(make: str, device: str, tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(size=(70, 3)).astype(np.float32)

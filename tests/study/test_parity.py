@@ -72,6 +72,25 @@ def test_where_nothing_is_finite_agreement_tells_nothing() -> None:
     assert [check_answer(c, study).level for c in (check, blind)] == ["note", "note"]
 
 
+@pytest.mark.parametrize("dtype", ["q4", "q8", "bf16", "f16", "q4_k", "q6_k"])
+def test_the_reference_has_a_weight_as_devices_hold_it(dtype: str) -> None:
+    """Drawn, given as numbers, or in the session, whose blocks would be others if they were encoded again."""
+    op, shape = ("matmul", (256, 32)) if dtype in ("q4", "q8") else ("matmul_bt", (32, 256))
+    with Graph() as g:
+        h = ops.input("x", (4, 256)) @ ops.parameter("first", (256, 256))
+        g.output(getattr(ops, op)(h, ops.parameter("w", shape, dtype=dtype)).sum_all())
+    values = np.random.default_rng(3).normal(size=shape)
+    drawn, given = (Study(g, train=True, device="cpu", weights=weights) for weights in ({}, {"w": values}))
+    assert drawn.check(devices=("cpu",)).ok and given.check(devices=("cpu",)).ok
+    given.prepare(init=0)
+    assert given.check(devices=("cpu",)).ok
+    held = given.session.read_param("w")
+    assert np.array_equal(np.asarray(given.feeds()["w"]), held) and not np.array_equal(held, values)
+    with given.execution.open_on(given.device, given.feeds()) as other:
+        assert np.array_equal(other.read_param("w"), held)
+    assert len(repr(given.feeds()["w"])) < 2000
+
+
 def test_the_check_uses_the_values_of_the_session() -> None:
     study = small()
     study.prepare(init=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,14 @@ class Packed:
 
     dtype: DType
     shape: Shape
-    data: bytes
+    data: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, values: Array, type: TensorType) -> Packed:
+        """Return values in the storage dtype of a type."""
+        from gdlab.base.formats import encode
+
+        return cls(type.dtype, type.shape, encode(values, type.dtype).tobytes()[: type.data_bytes])
 
     @property
     def type(self) -> TensorType:
@@ -29,3 +36,11 @@ class Packed:
 
         words = np.frombuffer(self.data + bytes(-len(self.data) % 4), np.uint32)
         return np.asarray(decode(words, self.dtype, self.shape), dtype)
+
+
+def as_stored(values: Any, type: TensorType) -> Any:
+    """Return a parameter as a device holds it: in blocks as their bytes, of 16 bits rounded, others as given."""
+    if isinstance(values, Packed) or not type.dtype.is_storage:
+        return values
+    packed = Packed.of(np.reshape(values, type.shape), type)
+    return packed if type.dtype.in_blocks else np.asarray(packed)
