@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from gdlab.base.errors import ArgumentError, EngineLostError, SessionError
+from gdlab.base.errors import ArgumentError, EngineLostError, SessionError, unknown_name
 from gdlab.base.files import make_folder
 from gdlab.base.words import plural
 from gdlab.distributed import engine_feeds, part
@@ -28,6 +28,7 @@ from gdlab.distributed.run_record import DistributedRun, EngineProgress, LostEng
 from gdlab.session import Session
 from gdlab.session.run.runner import NanWatch, Runner, runner_of
 from gdlab.session.updates import UpdateSettings
+from gdlab.study.execution import SETTINGS
 from gdlab.study.study import Study
 
 POLL, LOOK, DROP = 0.05, 0.25, 10  # seconds between two looks for the end, for dead engines; to remove files
@@ -71,13 +72,16 @@ def run_on(
     cluster: Cluster, study: Study, steps: int, *, feed: Any = None, sgd: float | None = None,
     adam: float | None = None, init: int | None = None, until: str | None = None, accumulate: int = 1,
     check: int = 100, resume: int = 0, save_every: int | str = "30s", store: str | Path | None = None,
-    wire: Wire = "f32", bucket_bytes: int | None = None, watch: Watcher | None = None,
+    wire: Wire = "f32", bucket_bytes: int | None = None, watch: Watcher | None = None, **unknown: object,
 ) -> DistributedRun:  # fmt: skip
     """Make `steps` steps of the study on every engine, the gradients of each `accumulate` steps averaged over all
     engines; then engine 0's parameters, moments and counters are the study's. `wire="f16"`: gradients travel in 16
     bits, half the bytes, and the record has the error that this makes. `bucket_bytes`: gradients are reduced in
     buckets of so many bytes, each when its last gradient is written, beside the rest of the step (4 MiB on a hardware
     adapter, else 64 MiB). `watch` is called about five times per second."""
+    for name in unknown:
+        own = ("accumulate", "bucket_bytes", "check", "resume", "save_every", "store", "watch", "wire")
+        raise unknown_name("run", "setting", name, (*SETTINGS, *own))
     if not study.train:
         raise SessionError(f"graph {study.name}", "on", "a study for inference", "train=True: gradients meet")
     watched = study.runner.nan_watch

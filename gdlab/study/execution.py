@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from gdlab.base.errors import SessionError, unknown_name
+from gdlab.base.errors import ArgumentError, SessionError, unknown_name
 from gdlab.base.formats.packed_bytes import as_stored
 from gdlab.base.types import Array
 from gdlab.base.words import listed
@@ -31,11 +31,14 @@ from gdlab.session import (
     open_session,
     resolve_device,
 )
-from gdlab.session.run.feeds import Feed, make_feed, random_batch
+from gdlab.session.run.feeds import Feed, FixedFeed, make_feed, random_batch
 from gdlab.session.run.runner import Runner
+from gdlab.session.run.stop_conditions import parse_test
 from gdlab.session.totals import StepTotals, totals
 from gdlab.session.update_settings import optimizer
 from gdlab.session.updates import UpdateSettings
+
+SETTINGS = ("feed", "sgd", "adam", "init", "until")  # of a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,19 +199,22 @@ class Execution:
         made.load_params({name: data for name, data in self.weights.items() if name in known})
         return made
 
-    def prepare(
-        self,
-        *,
-        feed: Any = None,
-        sgd: float | None = None,
-        adam: float | None = None,
-        init: int | None = None,
-        until: str | None = None,
-    ) -> None:
+    def prepare(self, **settings: Any) -> None:
         """Set feed, update rule, initial parameters and the condition that ends runs (`--until`), those that are
-        given, on the session; not while it runs."""
-        if feed is None and sgd is None and adam is None and init is None and until is None:
-            return
+        given, on the session; not while it runs. All or none."""
+        self._set(False, **settings)
+
+    def _set(
+        self, begins: bool, *, feed: Any = None, sgd: float | None = None, adam: float | None = None,
+        init: int | None = None, until: str | None = None, **unknown: object,
+    ) -> None:  # fmt: skip
+        """Set what is given, after checking all of it; `begins`: and that a run could begin with it."""
+        for name in unknown:
+            raise unknown_name("run", "setting", name, SETTINGS)
+        if sgd is not None and adam is not None:
+            raise ArgumentError("run", "adam", f"{adam!r:.40}, and sgd as well", "one update rule")
+        if all(setting is None for setting in (feed, sgd, adam, init, until)):
+            return self.check_ready() if begins else None
         batches = self.runner.feed if feed is None else make_feed(feed, self.pipeline.graph)
         self.runner.refuse_while_running("new settings")
         rates = (("set_learning_rate", "sgd", sgd), ("set_adam", "adam", adam))
@@ -216,24 +222,32 @@ class Execution:
         if init is not None:
             self.session.values.check_seed(init)
         if until is not None:
-            self.runner.set_until(until)
+            parse_test(until, self.session)
+        if feed is not None and isinstance(batches, FixedFeed):
+            self.session.values.batch("feed", batches.batch)
+            missing = [name for name in self.session.unset_inputs if name not in batches.batch]
+            if begins and missing:
+                wanted = "each in the feed, or set_input before"
+                raise SessionError(f"graph {self.name}", "run", f"no value for {listed(missing)}", wanted)
+        if begins:
+            self.check_ready(feed is not None, init is not None)
         for where, rule in rules.items():
             self.session.updates.configure(where, rule)
+        if until is not None:
+            self.runner.set_until(until)
         if init is not None:
             self.session.initialize(init)
-        self.runner.feed = batches  # last: the rest may refuse
+        self.runner.feed = batches
         if feed is not None:
             self._given = feed, batches
         self.rev += 1
 
     def run(self, steps: int | None = None, *, seconds: float | None = None, **settings: Any) -> None:
         """Make exactly `steps` steps (1), or those that begin within `seconds` (settings as in `prepare`); returns when
-        done or paused. Ctrl-C pauses, raises."""
+        done or paused. Ctrl-C pauses, raises. A call that is refused before its first step sets nothing."""
         steps = 1 if steps is None and seconds is None else steps
         self.runner.check_span(steps, seconds)
-        self.prepare(**settings)
-        if steps != 0:
-            self.check_ready()
+        self._set(steps != 0, **settings)
         self.runner.run(steps, seconds=seconds)
 
     def step(self, steps: int = 1) -> None:

@@ -59,6 +59,39 @@ def test_a_study_refuses_an_argument_of_another_kind(study: gd.Study, what: str)
     assert not study.variants and not study.debug.execution.runner.lookout.watches and study.session.step_count == 0
 
 
+X = np.ones((4, 3))
+RUNS: dict[str, tuple[dict[str, Any], str]] = {
+    "no such setting": ({"feed": {"x": X}, "init": 0, "lr": 0.1}, "run: setting: given lr, wanted one of feed, sgd"),
+    "two rules": ({"feed": {"x": X}, "init": 0, "sgd": 0.1, "adam": 0.2}, "adam: given 0.2, and sgd as well, wanted"),
+    "no such input": ({"feed": {"q": X}, "init": 0, "sgd": 0.1}, "feed: name: given q, wanted one of x"),
+    "another shape": ({"feed": {"x": X.T}, "init": 0, "sgd": 0.1}, "feed: 'x': given shape [3, 4]"),
+    "an input left out": ({"feed": {}, "init": 0, "sgd": 0.1}, "no value for x, wanted each in the feed, or set_input"),
+    "no parameters": ({"feed": {"x": X}, "sgd": 0.1}, "no value for w"),
+    "no feed": ({"init": 0, "sgd": 0.1}, "no value for x"),
+    "no condition": ({"feed": {"x": X}, "init": 0, "sgd": 0.1, "until": "w >"}, "until: "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", RUNS)
+def test_a_run_that_is_refused_sets_nothing(study: gd.Study, what: str) -> None:
+    settings, words = RUNS[what]
+    runner, session, rev = study.runner, study.session, study.rev
+    with pytest.raises(GdlabError) as refused:
+        study.run(3, **settings)
+    assert words in str(refused.value)
+    assert (runner.feed, runner.lookout.until, str(session.optimizer)) == (None, None, "no update rule")
+    assert session.unset_parameters == ["w"] and session.step_count == 0 and study.rev == rev
+    study.run(3, feed={"x": X}, init=0, sgd=0.1)
+    assert session.step_count == 3
+
+
+def test_a_run_on_a_cluster_names_the_setting_that_it_does_not_know(study: gd.Study) -> None:
+    from gdlab.distributed.run import run_on
+
+    with pytest.raises(GdlabError, match=r"run: setting: given acumulate, wanted .*accumulate"):
+        run_on(None, study, 1, acumulate=2)  # type: ignore[arg-type]
+
+
 def test_one_device_is_named_by_a_text(study: gd.Study) -> None:
     assert study.check(devices="cpu").columns == study.check(devices=["cpu"]).columns
 
