@@ -49,6 +49,9 @@ def _is_path(given: Any) -> bool:
 
 FLAG = Kind("True or False", lambda given: isinstance(given, (int, np.bool_)))
 INTEGER = Kind("an int", lambda given: isinstance(given, (int, np.integer)) and not isinstance(given, (bool, np.bool_)))
+NUMBER = Kind(
+    "a number", lambda given: isinstance(given, (int, float, np.integer, np.floating)) and not isinstance(given, bool)
+)
 TEXT = instance(str, "a str")
 SEVERAL = Kind("a list", is_several)
 MAPPING = instance(Mapping, "a mapping")

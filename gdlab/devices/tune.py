@@ -19,6 +19,7 @@ import numpy as np
 from gdlab import ops
 from gdlab.base.errors import ArgumentError, GdlabError, SessionError
 from gdlab.base.formats import encode
+from gdlab.base.kinds import NUMBER
 from gdlab.base.types import FORMATS, Array, DType, TensorType
 from gdlab.base.words import nbytes, sig
 from gdlab.devices.base import Bound, Clear, Device, Recorded, Region
@@ -61,8 +62,7 @@ class TuningProgress:
 
 def check_seconds(where: str, seconds: object) -> None:
     """Raise `ArgumentError` unless this is a time that a search may take: 0 … 10⁹ seconds."""
-    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not (number and 0 <= seconds <= _LONGEST):  # type: ignore[operator]
+    if not (NUMBER.holds(seconds) and 0 <= seconds <= _LONGEST):  # type: ignore[operator]
         raise ArgumentError(where, "tune", f"{seconds!r:.40}", "a number of seconds in 0 … 10⁹")
 
 
@@ -99,7 +99,7 @@ def tune(
     """
     wanted = {str(key): key for key in products} if device.target.kind == "wgpu" else {}
     known = kept_kernels(device.info) if wanted else {}
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + float(seconds)  # of float32 the sum would be rounded to it
     missing = [key for name, key in wanted.items() if _untried(key, device.target, known.get(name))]
     for done, key in enumerate(logged_progress(WHERE, missing)):
         if done and time.monotonic() >= deadline:

@@ -9,6 +9,7 @@ import numpy as np
 
 from gdlab.base.errors import DTypeError, SessionError, ShapeError
 from gdlab.base.formats import narrowed
+from gdlab.base.kinds import NUMBER
 from gdlab.base.types import Array, TensorType, f32
 
 _F32 = np.dtype(np.float32)
@@ -80,7 +81,7 @@ def positive(where: str, **values: float) -> Iterable[float]:
 
 def is_real(value: object) -> bool:
     """Return whether `value` is a real number that float32 holds as a finite one."""
-    return isinstance(value, (int, float, np.integer, np.floating)) and bool(-_F32_MAX <= value <= _F32_MAX)
+    return NUMBER.holds(value) and bool(-_F32_MAX <= value <= _F32_MAX)  # type: ignore[operator]
 
 
 def aligned(nbytes: int) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gdlab.base.errors import ArgumentError, GraphError
-from gdlab.base.kinds import instance, kinds
+from gdlab.base.kinds import FLAG, Kind, check_kind, instance, kinds
 from gdlab.devices.base import Device
 from gdlab.devices.calibrate import device_roofline
 from gdlab.devices.choose import device as choose_device
@@ -27,6 +27,8 @@ from gdlab.session.session import Session, open_session
 from gdlab.session.stages import Pipeline
 
 DeviceLike = str | Device | None
+_NAMES = Kind("a list of names of parameters", lambda given: isinstance(given, Collection)
+              and not isinstance(given, (str, bytes)) and all(isinstance(name, str) for name in given))  # fmt: skip
 _OPTIONS = {"allow", "cost", "enable", "disable", "only", "budget"}
 
 
@@ -209,6 +211,12 @@ def _check_config(config: SessionConfig) -> None:
         raise ArgumentError("build", "optimize", repr(config.optimize), f"a dict of {', '.join(sorted(_OPTIONS))}")
     if config.cache is not None and not isinstance(config.cache, (str, os.PathLike)):
         raise ArgumentError("build", "cache", repr(config.cache), "a path")
+    for name, flag in (("skip_full_optimize", config.skip_full_optimize), ("debug", config.debug)):
+        check_kind("build", name, flag, FLAG)
+    if config.shared is not None:
+        check_kind("build", "shared", config.shared, _NAMES)
+        if config.share_parameters_from is None:
+            raise ArgumentError("build", "shared", f"{config.shared!r:.80}", "share_parameters_from=SESSION with it")
     check_seconds("build", config.tune)
 
 

@@ -109,6 +109,15 @@ def test_what_cannot_be_built_is_refused() -> None:
         build(line(), SessionConfig.debug(device="cpu", compile={}))
     with pytest.raises(ArgumentError, match="build: cache: given 3, wanted a path"):
         build(line(), SessionConfig(device="cpu", cache=3))  # type: ignore[arg-type]
+    flags: list[dict[str, Any]] = [{"debug": "x"}, {"debug": None}, {"skip_full_optimize": []}]
+    for flag in flags:
+        with pytest.raises(ArgumentError, match=f"build: {next(iter(flag))}: given .*, wanted True or False"):
+            build(line(), SessionConfig(device="cpu", **flag))
+    for shared in ("w", 1, [1]):
+        with pytest.raises(ArgumentError, match="build: shared: given .*, wanted a list of names of parameters"):
+            build(line(), SessionConfig(device="cpu", shared=shared))  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"build: shared: given \['w'\], wanted share_parameters_from=SESSION"):
+        build(line(), SessionConfig(device="cpu", shared=["w"]))
     with pytest.raises(GraphError, match="session: outputs: given none"):
         build(Graph(), SessionConfig(device="cpu"))
     with pytest.raises(GdlabError, match="allow|given"):

@@ -87,6 +87,8 @@ REFUSED: dict[str, tuple[Call, type[GdlabError], str]] = {
         "set_learning_rate: lr: given inf, wanted a finite number ≥ 0"),
     "rate no number": (lambda s: s.set_learning_rate("fast"), SessionError,  # type: ignore[arg-type]
         "set_learning_rate: lr: given 'fast', wanted a finite number ≥ 0"),
+    "rate that is a flag": (lambda s: s.set_learning_rate(True), SessionError,
+        "set_learning_rate: lr: given True, wanted a finite number ≥ 0"),
     "adam's rate": (lambda s: s.set_adam(float("nan")), SessionError,
         "set_adam: lr: given nan, wanted a finite number ≥ 0"),
     "beta1": (lambda s: s.set_adam(0.1, 1.0), SessionError, "set_adam: beta1: given 1.0, wanted a number in [0, 1)"),

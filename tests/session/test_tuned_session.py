@@ -184,8 +184,9 @@ def test_a_bad_time_is_refused_before_anything_is_made(tune: Any) -> None:
         build(networks.mlp(8), SessionConfig(device="cpu", tune=tune))
 
 
-def test_on_cpu_there_is_nothing_to_search(cache: Path) -> None:
-    assert made(device="cpu", tune=60).plan() == made(device="cpu").plan()
+@pytest.mark.parametrize("tune", [np.float32(60), np.float64(60), np.int64(60)])
+def test_on_cpu_there_is_nothing_to_search(cache: Path, tune: Any) -> None:
+    assert made(device="cpu", tune=tune).plan() == made(device="cpu").plan()
     assert list(cache.rglob("tuning-*")) == []
 
 

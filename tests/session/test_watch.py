@@ -156,7 +156,9 @@ def test_speed_is_a_limit_and_pause_does_not_wait_for_it(study: Study) -> None:
     study.pause()
     study.runner.wait(future)
     assert time.monotonic() - began < 2 and study.session.step_count == 3
-    for bad in (0, -1, float("inf"), "fast"):
+    study.runner.set_speed(np.float32(50))  # type: ignore[arg-type]
+    assert type(study.runner.speed) is float
+    for bad in (0, -1, float("inf"), "fast", True):
         with pytest.raises(ArgumentError, match="speed: steps per second: given "):
             study.runner.set_speed(bad)  # type: ignore[arg-type]
 

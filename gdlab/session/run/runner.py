@@ -16,6 +16,7 @@ import numpy as np
 
 from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import ArgumentError, SessionError
+from gdlab.base.kinds import NUMBER
 from gdlab.base.threads import JobFuture, wait_for
 from gdlab.base.types import Array
 from gdlab.base.words import natural, plural, whole
@@ -210,11 +211,10 @@ class Runner:
 
     def set_speed(self, steps_per_second: float | None) -> None:
         """Make at most so many steps per second from now on; None: as fast as it goes."""
-        if steps_per_second is not None and not (
-            isinstance(steps_per_second, (int, float)) and 0 < steps_per_second < math.inf
-        ):
+        given = steps_per_second
+        if given is not None and not (NUMBER.holds(given) and 0 < given < math.inf):
             raise ArgumentError("speed", "steps per second", repr(steps_per_second), "a number > 0, or None")
-        self.stepper.speed = steps_per_second
+        self.stepper.speed = None if given is None else float(given)
 
     def set_watch(self, mode: NanWatch) -> None:
         """Choose the values that are checked for NaN and infinity from the next step on."""
@@ -402,7 +402,7 @@ class Runner:
             return int(steps), 0.0  # type: ignore[arg-type]
         if steps is not None:
             raise ArgumentError("run", "seconds", f"{seconds} and {steps} steps as well", "one of the two")
-        if isinstance(seconds, bool) or not (isinstance(seconds, (int, float)) and 0 < seconds < math.inf):
+        if not (NUMBER.holds(seconds) and 0 < seconds < math.inf):
             raise ArgumentError("run", "seconds", repr(seconds), "a number > 0")
         instead = steps_instead()
         self.refuse_while_running(f"{seconds} seconds")
