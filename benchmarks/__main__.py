@@ -32,6 +32,8 @@ def main() -> int:
     parser.add_argument("--1b", dest="large", action="store_true", help="generate: a model of 1.1 B parameters")
     parser.add_argument("--docs", action="store_true", help="rewrite the table in docs/figures.md")
     options = parser.parse_args()
+    if reason := refused(options):
+        parser.error(reason)
     if options.what != "all":
         print_table = importlib.import_module(f"benchmarks.{options.what}").print_table
         arguments = dict.fromkeys(CHOSEN, (options.only,)) | {"generate": (options.large, options.only)}
@@ -44,6 +46,21 @@ def main() -> int:
     if options.docs:
         PAGE.write_text(with_table(PAGE.read_text("utf-8"), text), "utf-8")
     return 0
+
+
+def refused(options: argparse.Namespace) -> str:
+    """Say in words which option has no meaning for the table, or chooses nothing in it; empty where all have one."""
+    if options.docs and options.what != "all":
+        return f"argument --docs: given with {options.what}, wanted without a table: it has all"
+    if options.large and options.what != "generate":
+        return f"argument --1b: given with {options.what}, wanted with generate"
+    if not options.only:
+        return ""
+    if options.what not in CHOSEN:
+        return f"argument --only: given with {options.what}, wanted with one of {', '.join(CHOSEN)}"
+    names = importlib.import_module(f"benchmarks.{options.what}").names()
+    chosen = [name for name in names if options.only == name or (options.what == "kernels" and options.only in name)]
+    return "" if chosen else f"argument --only: given {options.only}, wanted one of {', '.join(names)}"
 
 
 def table() -> str:

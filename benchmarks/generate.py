@@ -246,6 +246,11 @@ def peers(model: RandomModel, bandwidth: float, count: int) -> Iterator[tuple[st
         print(f"{what} {dtype} done", file=sys.stderr, flush=True)
 
 
+def names() -> list[str]:
+    """The dtypes that `--only` chooses among."""
+    return list(DTYPES)
+
+
 def print_table(large: bool = False, only: str = "") -> None:
     """Print it, line by line as it comes."""
     device = "wgpu" if adapters() else "cpu"

@@ -123,6 +123,11 @@ def _table(groups: Sequence[tuple[str, float]]) -> Iterator[str]:
         yield f"  {duration(sum(times)):>9} = {len(times)} × {mean:>8}  {label[:110]}"
 
 
+def names() -> list[str]:
+    """The cases that `--only` chooses among."""
+    return list(CASES)
+
+
 def print_table(only: str = "") -> None:
     """Every case, or that of this name."""
     device: Any = gdlab.device("wgpu")

@@ -455,6 +455,11 @@ def _cpu_table(only: str) -> Iterator[str]:
         yield f"| {case.name} | {spread} | {case.work / seconds / 1e12:.3g} {case.unit} | {ratio:.2f} | {error:.1e} |"
 
 
+def names() -> list[str]:
+    """The kernels that `--only` chooses among."""
+    return list(dict.fromkeys(case.name for large in (False, True) for case in cases(large)))
+
+
 def print_table(only: str = "") -> None:
     """Every line as it is measured."""
     for line in table(only):

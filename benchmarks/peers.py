@@ -179,6 +179,11 @@ def rows(only: str = "", rounds: int = ROUNDS, seconds: float = SECONDS) -> Iter
                 getattr(runner, "close", lambda: None)()
 
 
+def names() -> list[str]:
+    """The cases that `--only` chooses among."""
+    return list(CASES)
+
+
 def print_table(only: str = "", rounds: int = ROUNDS, seconds: float = SECONDS) -> None:
     """The table as Markdown; in the last column the best of ours by the best of the others."""
     names = list(contestants())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import compiled, generate, measure, passes, peer_onnx, recognize, steps
-from benchmarks.__main__ import BEGIN, END, with_table
+from benchmarks.__main__ import BEGIN, CHOSEN, END, main, with_table
 from gdlab.compiled import build_compiled_graph
 from gdlab.models import TransformerLmConfig
 
@@ -53,6 +53,30 @@ def test_contestants_take_turns() -> None:
     rates = measure.rates_of({"a": (lambda n: calls.append(f"a{n}"), 2), "b": (lambda n: calls.append(f"b{n}"), 3)})
     assert calls == ["a2", "b3"] * (measure.ROUNDS + 1)
     assert [len(found) for found in rates.values()] == [measure.ROUNDS] * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    {
+        "peers --only nosuch": "argument --only: given nosuch, wanted one of mlp, xf, xfL, xfM",
+        "groups --only m": "argument --only: given m, wanted one of mlp, xf",
+        "generate --only f64": "argument --only: given f64, wanted one of ",
+        "kernels --only nosuch": "argument --only: given nosuch, wanted one of ",
+        "eager --only mlp": "argument --only: given with eager, wanted with one of generate, groups, kernels, peers",
+        "--only mlp": "argument --only: given with all, wanted with one of generate",
+        "peers --docs": "argument --docs: given with peers, wanted without a table",
+        "peers --1b": "argument --1b: given with peers, wanted with generate",
+    }.items(),
+)
+def test_an_option_that_chooses_nothing_is_refused(
+    given: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["benchmarks", *given.split()])
+    for name in CHOSEN:
+        monkeypatch.setattr(f"benchmarks.{name}.print_table", lambda *given: None)
+    with pytest.raises(SystemExit):
+        main()
+    assert words in capsys.readouterr().err
 
 
 def test_figures_are_rounded_to_three() -> None:
