@@ -127,7 +127,7 @@ def cost_model(cost: str | Cost) -> CostModel:
     if isinstance(cost, str) and cost == DEVICE:
         machine = automatic_machine()
         if machine is None:
-            wanted = f"figures of this machine: `{MEASURE}` measures them, as a session on a device does by itself"
+            wanted = f"figures of this machine: `{MEASURE}` measures them, as a Study with cost='device' on 'auto' does"
             raise OptimizeError("optimize", "cost", "'device', of which nothing is kept here", wanted)
         cost = Roofline(machine.rounded)
     if isinstance(cost, Roofline):

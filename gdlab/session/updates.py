@@ -214,7 +214,7 @@ class Updates:
     def set_adam_step_count(self, t: int) -> None:
         self.loaded.check_training("set_adam_step_count")
         if not isinstance(t, (int, np.integer)) or isinstance(t, bool) or not 0 <= t < 2**63:
-            raise SessionError("set_adam_step_count", "t", repr(t), "an int ≥ 0")
+            raise SessionError("set_adam_step_count", "t", repr(t), "an int in 0 … 2^63 − 1")
         self.loaded.exclusively(lambda: self.set_adam_steps(int(t)))
 
     def set_adam_steps(self, t: int) -> None:

@@ -134,6 +134,7 @@ def test_the_best_form_is_another_on_another_machine() -> None:
 
 def test_without_figures_of_this_machine_the_error_says_what_measures_them() -> None:
     wanted = r"optimize: cost: given 'device', of which nothing is kept here, wanted .* `python -m gdlab bench --calibr"
+    wanted += "ate` measures them, as a Study with cost='device' on 'auto' does"
     keep_machine(SLOW)  # of some device, not of the one that "auto" chooses
     with pytest.raises(OptimizeError, match=wanted):
         optimize(mlp_with_gate(), phase="forward", cost="device")

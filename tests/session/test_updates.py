@@ -402,7 +402,8 @@ REFUSED: dict[str, tuple[Callable[[Session], object], str]] = {
     "laprop's beta": (lambda s: s.set_laprop(0.1, 1.0), "set_laprop: beta1: given 1.0, wanted a number in [0, 1)"),
     "moment's name": (lambda s: s.read_adam_m("c"), "read_adam_m: name: given c, wanted one of w, b"),
     "moment's shape": (lambda s: s.write_adam_v("w", W.T), "write_adam_v: 'w': given shape [2, 3]"),
-    "counter": (lambda s: s.set_adam_step_count(-1), "set_adam_step_count: t: given -1, wanted an int ≥ 0"),
+    "counter": (lambda s: s.set_adam_step_count(-1), "set_adam_step_count: t: given -1, wanted an int in 0 … 2^63 − 1"),
+    "large counter": (lambda s: s.set_adam_step_count(2**63), "given 9223372036854775808, wanted an int in 0 … 2^63"),
     "multiplier": (lambda s: s.set_lr_multiplier("w", -1.0), "set_lr_multiplier: k: given -1.0"),
     "prefix no name": (lambda s: s.set_lr_multiplier(3, 1.0), "set_lr_multiplier: prefix: given 3"),  # type: ignore[arg-type]
     "host rate": (lambda s: s.sgd_step_cpu(NAN), "sgd_step_cpu: lr: given nan"),
