@@ -11,6 +11,7 @@ from gdlab.devices.base import Device, SharedBuffers
 from gdlab.plan.records import ExecutionPlan
 
 T = TypeVar("T")
+TRAINING = "a training session: build_session(graph), Study(graph, train=True), --train"
 
 
 class LoadedPlan:
@@ -47,4 +48,4 @@ class LoadedPlan:
         """Raise `SessionError` if this is closed, or its plan is for inference."""
         self.check_open(where)
         if self.plan.mode != "training":
-            raise SessionError(where, "session", "an inference session", "a training session")
+            raise SessionError(where, "session", "an inference session", TRAINING)

@@ -17,7 +17,7 @@ from gdlab.plan.dispatch import Dispatch
 from gdlab.plan.records import Place
 from gdlab.session.arrays import as_array, into
 from gdlab.session.initial import DEFAULT, check_init, initial_values
-from gdlab.session.loaded import LoadedPlan
+from gdlab.session.loaded import TRAINING, LoadedPlan
 from gdlab.session.progress import Progress
 from gdlab.session.tensor_places import places_of, slices_of
 
@@ -238,7 +238,7 @@ class Values:
     def read_param_grad(self, name: str, out: Array | None) -> Array:
         place = self.parameter("read_param_grad", name)
         if self.loaded.plan.mode != "training":
-            raise SessionError("read_param_grad", repr(name), "an inference session", "a training session")
+            raise SessionError("read_param_grad", repr(name), "an inference session", TRAINING)
         gradient = self.places.gradients.get(place)
         if gradient is None:
             raise SessionError("read_param_grad", repr(name), "a parameter that is not trained", "one with a gradient")
