@@ -28,8 +28,9 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, CheckpointError
 from gdlab.base.files import open_regular
+from gdlab.base.kinds import PATH
 from gdlab.base.types import Array, DType, TensorType
-from gdlab.base.words import listed
+from gdlab.base.words import listed, plural
 from gdlab.plan.records import Place
 from gdlab.plan.rules import RULES
 from gdlab.session.loaded import LoadedPlan
@@ -319,7 +320,9 @@ def _check_metadata(
 def _header(file: BinaryIO) -> tuple[dict[str, str], dict[str, HeaderEntry], int]:
     """Return (metadata, tensors, the number of bytes behind the header)."""
     start, size = file.read(8), os.fstat(file.fileno()).st_size
-    length = struct.unpack("<Q", start)[0] if len(start) == 8 else -1
+    if len(start) < 8:
+        raise _bad("header", f"a file of {plural(size, 'byte')}", "a whole safetensors file")
+    length = struct.unpack("<Q", start)[0]
     if not 2 <= length <= min(size - 8, _MOST_HEADER):
         raise _bad("header", f"{length} bytes in a file of {size}", "a whole safetensors file")
     try:
@@ -438,10 +441,9 @@ def _check_tensors(
 
 # small things ---------------------------------------------------------------------------------------------------------
 def _path(where: str, path: Any) -> Path:
-    try:
-        return Path(path)
-    except TypeError:
-        raise CheckpointError(where, "path", repr(path), "a str or a path") from None
+    if not PATH.holds(path):  # Path("") is this folder
+        raise CheckpointError(where, "path", repr(path), "a str or a path")
+    return Path(path)
 
 
 def _check_names(where: str, names: Mapping[str, object]) -> None:

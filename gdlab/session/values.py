@@ -103,7 +103,8 @@ class Values:
         self.loaded.check_open(where)
         buffers = self.loaded.plan.output_buffers
         if not isinstance(index, (int, np.integer)) or isinstance(index, bool) or not 0 <= index < len(buffers):
-            raise OutputIndexError(where, "index", index, f"0 … {len(buffers) - 1}: {plural(len(buffers), 'output')}")
+            wanted = f"0 … {len(buffers) - 1}: {plural(len(buffers), 'output')}"
+            raise OutputIndexError(where, "index", repr(index), wanted)
         return buffers[index]
 
     def has_param_grad(self, name: str) -> bool:

@@ -186,6 +186,13 @@ def test_a_save_needs_values_and_a_place(tmp_path: Path) -> None:
         for place in (tmp_path, tmp_path / "no" / "such" / "folder"):
             with pytest.raises(CheckpointError, match="wanted a file that can be written"):
                 session.save_checkpoint(place)
+        for call in (session.save_checkpoint, session.load_checkpoint):
+            with pytest.raises(CheckpointError, match="_checkpoint: path: given '', wanted a str or a path"):
+                call("")
+        (tmp_path / "short").write_bytes(b"short")
+        with pytest.raises(CheckpointError, match="header: given a file of 5 bytes, wanted a whole safetensors file"):
+            session.load_checkpoint(tmp_path / "short")
+        (tmp_path / "short").unlink()
         with pytest.raises(CheckpointError, match="save_checkpoint: path: given 3, wanted a str or a path"):
             session.save_checkpoint(3)  # type: ignore[arg-type]
         assert list(tmp_path.iterdir()) == [], "nothing is left lying about"
@@ -320,7 +327,7 @@ def twice(header: dict[str, Any], body: bytes) -> bytes:
 
 
 STRUCTURE: dict[str, tuple[Edit, str]] = {
-    "empty": (lambda h, b: b"", "header: given -1 bytes in a file of 0"),
+    "empty": (lambda h, b: b"", "header: given a file of 0 bytes"),
     "text": (lambda h, b: b"hello, this is no checkpoint", "header: given"),
     "length beyond the file": (lambda h, b: struct.pack("<Q", 2**62) + b"{}", "header: given"),
     "no JSON": (lambda h, b: joined(b"[1, 2", b), "header: given JSONDecodeError"),

@@ -78,6 +78,8 @@ REFUSED: dict[str, tuple[Call, type[GdlabError], str]] = {
         "read_output: output 1: out: given list [?], wanted a writable C-contiguous float32 array of ≥ 8"),
     "output index": (lambda s: s.read_output_by_index(2), OutputIndexError,
         "read_output: index: given 2, wanted 0 … 1: 2 outputs"),
+    "output index as a text": (lambda s: s.read_output_by_index("0"), OutputIndexError,  # type: ignore[arg-type]
+        "read_output: index: given '0', wanted 0 … 1: 2 outputs"),
     "negative output index": (lambda s: s.read_output_by_index(-1), OutputIndexError,
         "read_output: index: given -1, wanted 0 … 1: 2 outputs"),
     "seed": (lambda s: s.initialize(-1), ArgumentError, "initialize: seed: given -1, wanted an int in 0 … 2^64 − 1"),
