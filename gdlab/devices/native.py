@@ -1,4 +1,8 @@
-"""Compile C for this machine at run time, where there is a compiler, and keep libraries beside other caches."""
+"""Compile C for this machine at run time, where there is a compiler, and keep libraries beside other caches.
+
+A library ends with a digest of what is before it. One that was cut off or changed on its disk is compiled anew: to load
+it could end the process (SIGBUS behind the end of the file, SIGSEGV in a page of zeros).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 30.0  # for the compiler
+_DIGEST = hashlib.sha256().digest_size
+_hanging: set[str] = set()  # compilers that took longer: each session would wait as long again
 
 
 def compiler() -> str | None:
@@ -28,14 +34,14 @@ def functions(head: str, sources: Mapping[str, str], *options: str) -> dict[str,
     """Return C functions by name, those of `sources` that are not in the cache compiled now, all in one library; none
     where there is no compiler, or no folder for its output. Each text holds one function of its name, behind `head`;
     a name is never given to two texts. Calls release the interpreter."""
-    if not sources or (cc := compiler()) is None:
+    if not sources or (cc := compiler()) is None or cc in _hanging:
         return {}
     with contextlib.suppress(OSError, RuntimeError, AttributeError, subprocess.SubprocessError):
         paths = {name: _path(name, head + text, options) for name, text in sources.items()}
-        missing = [name for name, path in paths.items() if not path.exists()]
+        missing = [name for name, path in paths.items() if not _is_whole(path)]
         if missing:
             text = "".join([head, *(sources[name] for name in missing)])
-            _compile(cc, text, options, [paths[name] for name in missing])
+            _compile(cc, text, options, {name: paths[name] for name in missing})
         return {name: getattr(ctypes.CDLL(str(path)), name) for name, path in paths.items()}
     return {}
 
@@ -48,21 +54,38 @@ def _path(name: str, text: str, options: Sequence[str]) -> Path:
     return folder / f"{name}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.so"
 
 
-def _compile(compiler: str, text: str, options: Sequence[str], paths: Sequence[Path]) -> None:
-    """Compile a text to a library that lies at all `paths`; other processes may do the same at the same time."""
-    folder = paths[0].parent
-    folder.mkdir(parents=True, exist_ok=True)
-    made = folder / f".{paths[0].name}.{os.getpid()}-{secrets.token_hex(4)}"
+def _is_whole(path: Path) -> bool:
+    """Return whether a library is there, as it was written."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return False
+    return hashlib.sha256(data[:-_DIGEST]).digest() == data[-_DIGEST:]
+
+
+def _compile(compiler: str, text: str, options: Sequence[str], paths: Mapping[str, Path]) -> None:
+    """Compile a text to a library that lies at the path of each of its functions, if it can be loaded and has all of
+    them; other processes may do the same at the same time."""
+    first, *_ = paths.values()
+    first.parent.mkdir(parents=True, exist_ok=True)
+    made = first.with_name(f".{first.name}.{os.getpid()}-{secrets.token_hex(4)}")
     command = [compiler, "-O2", *options, "-shared", "-fPIC", "-x", "c", "-", "-o", str(made)]
     try:
         subprocess.run(command, input=text.encode(), check=True, capture_output=True, timeout=SECONDS)
-        for path in paths:
+        with made.open("ab") as file:
+            file.write(hashlib.sha256(made.read_bytes()).digest())
+        library = ctypes.CDLL(str(made))
+        for name, path in paths.items():
+            getattr(library, name)
             own = made.with_name(f"{made.name}-{path.stem}")
             try:
                 os.link(made, own)  # one file: the system loads it once
             except OSError:  # a folder without links
                 shutil.copyfile(made, own)
             os.replace(own, path)
+    except subprocess.TimeoutExpired:
+        _hanging.add(compiler)
+        raise
     finally:
         made.unlink(missing_ok=True)
 

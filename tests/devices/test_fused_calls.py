@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -371,3 +372,74 @@ def test_without_a_compiler_calls_stay_as_they_are(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path if broken != "cannot write" else compiler / "no folder"))
     monkeypatch.setattr(native.shutil, "which", lambda name: str(compiler) if broken != "cannot write" else None)
     assert fused([ROW], []) == [ROW] and not [p for p in tmp_path.rglob("*") if p.is_file() and p != compiler]
+
+
+ONE_LOOP = """
+import numpy as np
+from gdlab.devices.cpu import fused_calls
+fused_calls.WORTH = fused_calls.WORTH_ALL = 1
+x = np.ones((20, 40), np.float32)
+(((function, args),),) = fused_calls.fused([[(np.add, (x, 1.0, x)), (np.multiply, (x, x, x))]], [])
+function(*args)
+print(hasattr(function, "argtypes"), x.mean())
+"""
+
+
+def cut_off(data: bytes) -> bytes:
+    return data[:9000]
+
+
+def empty(data: bytes) -> bytes:
+    return b""
+
+
+def zeros_in_the_middle(data: bytes) -> bytes:
+    return data[:4096] + bytes(4096) + data[8192:]
+
+
+def of_another_program(data: bytes) -> bytes:
+    return b"garbage"
+
+
+@pytest.mark.parametrize("spoil", [cut_off, empty, zeros_in_the_middle, of_another_program])
+def test_a_library_that_was_changed_on_its_disk_is_compiled_anew(
+    spoil: Callable[[bytes], bytes], tmp_path: Path, compiler: None
+) -> None:
+    """To load the first or the third would end the process."""
+
+    def output() -> str:
+        environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+        command = [sys.executable, "-c", ONE_LOOP]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120).stdout
+
+    assert output() == "True 4.0\n"
+    (library,) = tmp_path.rglob("*.so")
+    before = library.read_bytes()
+    library.write_bytes(spoil(before))
+    assert output() == "True 4.0\n" and len(library.read_bytes()) == len(before)
+
+
+def test_what_is_no_library_is_not_kept(tmp_path: Path, compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = tmp_path / "cc"
+    bad.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho garbage > "$2"\n')
+    bad.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with monkeypatch.context() as broken:
+        broken.setattr(native.shutil, "which", lambda name: str(bad))
+        assert fused([ROW], []) == [ROW] and not [p for p in tmp_path.rglob("*") if p.is_file() and p != bad]
+    assert loops(fused([ROW], [])[0]) == 1, "by the compiler that was mended"
+
+
+def test_a_compiler_that_hangs_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("posix")
+    begun: list[Any] = []
+
+    def run(command: list[str], timeout: float, **more: Any) -> None:
+        begun.append(command)
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(native, "compiler", lambda: "cc")
+    monkeypatch.setattr(native, "_hanging", set())
+    monkeypatch.setattr(subprocess, "run", run)
+    assert fused([ROW], []) == fused([ROW], []) == [ROW] and len(begun) == 1
