@@ -155,7 +155,7 @@ def test_speed_is_a_limit_and_pause_does_not_wait_for_it(study: Study) -> None:
     began = time.monotonic()
     study.pause()
     study.runner.wait(future)
-    assert time.monotonic() - began < 2 and study.session.step_count == 3
+    assert time.monotonic() - began < 20 and study.session.step_count == 3, "the next step is 100 s away"
     study.runner.set_speed(np.float32(50))  # type: ignore[arg-type]
     assert type(study.runner.speed) is float
     for bad in (0, -1, float("inf"), "fast", True):
