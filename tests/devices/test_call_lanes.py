@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,31 @@ def test_an_interrupt_waits_for_the_lanes(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(KeyboardInterrupt):
         call()
     assert ended.is_set()
+
+
+def test_an_interrupt_behind_the_handing_over_loses_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run is waited for or never begins, and the next call waits for its own."""
+    ended, lane = list[int](), lanes._lane(os.getpid(), 0)
+    interrupts = [KeyboardInterrupt()]
+
+    def put(part: Part) -> None:
+        lane.put(part)
+        if interrupts:
+            raise interrupts.pop()
+
+    def last() -> None:
+        time.sleep(0.1)
+        ended.append(1)
+
+    monkeypatch.setattr(lanes, "_lane", lambda pid, number: SimpleNamespace(put=put))
+    call = together(lambda: None, last)
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    before = len(ended)
+    time.sleep(0.3)
+    assert len(ended) == before, "nothing runs on"
+    call()
+    assert len(ended) == before + 1
 
 
 def test_lists_inside_a_lane_run_in_turn() -> None:

@@ -46,16 +46,23 @@ class CallList:
 
 
 class Part:
-    """A list for another lane, and how its run ended."""
+    """A list for another lane, handed over once, and how its run ended."""
 
     def __init__(self, list: CallList) -> None:
         self.list = list
         self._error: BaseException | None = None
+        self._begun = threading.Lock()
         self._ended = threading.Lock()
         self._ended.acquire()
 
+    def withdraw(self) -> bool:
+        """Return whether the run has not begun; then no lane begins it."""
+        return self._begun.acquire(blocking=False)
+
     def run(self) -> None:
         """Run the calls, in the thread of a lane."""
+        if not self._begun.acquire(blocking=False):
+            return
         try:
             run(self.list.calls)
         except BaseException as error:
@@ -81,7 +88,6 @@ class Beside:
 
     def __init__(self, lists: Sequence[CallList]) -> None:
         self.lists = lists
-        self._parts = [Part(list) for list in lists[1:]]
 
     @property
     def is_worth_it(self) -> bool:
@@ -97,17 +103,17 @@ class Beside:
             run(self.in_turn())
             return
         error: BaseException | None = None
-        handed = []
+        parts, handed = [Part(list) for list in self.lists[1:] if list.calls], 0
         try:
-            for lane, part in enumerate(self._parts):
-                if part.list.calls:
-                    _lane(os.getpid(), lane).put(part)
-                    handed.append(part)
+            for part in parts:
+                _lane(os.getpid(), handed).put(part)
+                handed += 1
             run(self.lists[0].calls)
         except BaseException as raised:
             error = raised
-        for part in handed:
-            error = part.wait() or error
+        for at, part in enumerate(parts):
+            if at < handed or not part.withdraw():  # an interrupt may come between `put` and the count
+                error = part.wait() or error
         if error is not None:
             raise error
 
