@@ -262,7 +262,7 @@ class Graph:
     def output_at(self, index: int) -> Value:
         """Return output `index`, 0 … n − 1; `OutputIndexError` otherwise."""
         if not INTEGER.holds(index) or not 0 <= index < len(self._outputs):
-            raise OutputIndexError("output", "index", index, f"0 … {len(self._outputs) - 1}")
+            raise OutputIndexError("output", "index", repr(index), f"0 … {len(self._outputs) - 1}")
         return self.value(self._outputs[index][0])
 
     # whole graphs
