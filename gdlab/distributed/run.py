@@ -32,6 +32,7 @@ from gdlab.study.execution import SETTINGS
 from gdlab.study.study import Study
 
 POLL, LOOK, DROP = 0.05, 0.25, 10  # seconds between two looks for the end, for dead engines; to remove files
+NAMING, NAMELESS = 10, 2  # seconds in which mpiexec says which engine ended first, on a busy machine too; other engines
 ASK = 0.5  # seconds between two wishes to stop
 LATE, LEAST = 1.5, 1e-3  # times the median of all engines, and at least so many seconds more
 MOST_BUCKET_BYTES = 256 << 20
@@ -330,7 +331,7 @@ class _PublishedFigures:
 
 def _lost(cluster: Cluster, run: DistributedRun, job: Job) -> None:
     """Raise `EngineLostError` of the engine that ended first."""
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + (NAMING if cluster.kind == "mpi" else NAMELESS)
     while (named := DIED.search(cluster.log())) is None and time.monotonic() < deadline:
         time.sleep(POLL)  # until mpiexec has said which one it was
     dead = cluster.died()
