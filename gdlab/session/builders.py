@@ -215,7 +215,7 @@ def _check_config(config: SessionConfig) -> None:
         check_kind("build", name, flag, FLAG)
     if config.shared is not None:
         check_kind("build", "shared", config.shared, _NAMES)
-        if config.share_parameters_from is None:
+        if config.shared and config.share_parameters_from is None:
             raise ArgumentError("build", "shared", f"{config.shared!r:.80}", "share_parameters_from=SESSION with it")
     check_seconds("build", config.tune)
 
