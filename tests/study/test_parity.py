@@ -91,6 +91,22 @@ def test_the_reference_has_a_weight_as_devices_hold_it(dtype: str) -> None:
     assert len(repr(given.feeds()["w"])) < 2000
 
 
+def test_blocks_of_a_session_are_not_encoded_again() -> None:
+    """The step of this block is 1; of its numbers, encoded again, it would be 5 / 127."""
+    with Graph() as g:
+        h = ops.input("x", (4, 64)) @ ops.parameter("first", (64, 64))
+        g.output((h @ ops.parameter("w", (64, 2), dtype="q8")).sum_all())
+    study = Study(g, train=True, device="cpu")
+    block = np.float32(1).tobytes() + bytes([3, 1, 5, *range(5)] * 4)
+    study.session.set_parameter_packed("w", block * 4)
+    study.prepare(init=0)
+    held = study.session.read_param("w")
+    assert set(held.ravel()) == set(range(6)) and study.check(devices=("cpu",)).ok
+    for values in (study.feeds(), study.execution.parameters()):
+        with study.execution.open_on(study.device, values) as other:
+            assert np.array_equal(other.read_param("w"), held)
+
+
 def test_the_check_uses_the_values_of_the_session() -> None:
     study = small()
     study.prepare(init=0)
