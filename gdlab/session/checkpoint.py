@@ -28,6 +28,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, CheckpointError
 from gdlab.base.files import open_regular
+from gdlab.base.formats.packed_bytes import Packed
 from gdlab.base.kinds import PATH
 from gdlab.base.types import Array, DType, TensorType
 from gdlab.base.words import listed, plural
@@ -72,6 +73,11 @@ class CheckpointContent:
     adam_step: int
     adam: tuple[str, ...]
     states: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def held(self, name: str, type: TensorType) -> Array | Packed:
+        """Return a parameter of this type as a session takes it bit by bit: its bytes, where NumPy has no such dtype."""
+        data = self.tensors[name]
+        return Packed(type.dtype, type.shape, data.tobytes()[: type.data_bytes]) if _in_words(type) else data
 
 
 class Checkpoints:

@@ -190,7 +190,7 @@ class Values:
             given = f"{memoryview(data).nbytes} bytes" if isinstance(data, _BYTES) else data.__class__.__name__
             raise ShapeError("set_parameter_packed", repr(name), given, f"{type.data_bytes} bytes ({type})")
         assert isinstance(buffer, int)  # only f32 lies in parts of another parameter
-        words = np.frombuffer(bytes(data) + bytes(-memoryview(data).nbytes % 4), np.uint32)
+        words = Packed(type.dtype, type.shape, bytes(data)).words
         self.loaded.exclusively(lambda: self.loaded.program.upload_words(buffer, words))
         self.unset_parameters.have([name])
 

@@ -88,6 +88,27 @@ def test_parameters_are_those_before_the_first_step_or_those_of_now(name: str) -
     study.close()
 
 
+@pytest.mark.parametrize("dtype", ("f16", "bf16", "q8", "q4", "q4_0"))
+def test_parameters_in_a_storage_dtype_are_their_words(dtype: str) -> None:
+    """Of a study that has run, too; and blocks that would be others when they are encoded again."""
+    with Graph() as g:
+        h = ops.input("x", (4, 64)) @ ops.parameter("first", (64, 64))
+        rows = dtype == "q4_0"  # blocks of ggml lie along rows
+        w = ops.parameter("w", (32, 64) if rows else (64, 32), dtype=dtype)
+        g.output((ops.matmul_bt(h, w) if rows else h @ w).mean_all())
+    study = Study(g, train=True, device="cpu", name="held")
+    if dtype == "q8":
+        study.session.set_parameter_packed("w", (np.float32(1).tobytes() + bytes([3, 1, 5, *range(5)] * 4)) * 64)
+    study.prepare(feed="random:0", init=3, adam=1e-2)
+    wanted = study.session.loaded.program.words(dict(study.plan.stored_params)["w"])
+    for _ in range(2):
+        for weights in (False, True):
+            held = unpacked(run_of(study, weights=weights)["initial"]["w"]["data"], dtype=np.uint32)
+            np.testing.assert_array_equal(held, wanted)
+        study.run(2)
+    study.close()
+
+
 def test_a_study_without_a_session_begins_with_seed_0_and_says_that_its_inputs_are_random() -> None:
     study = made("gated")
     run = run_of(study)

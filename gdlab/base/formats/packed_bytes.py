@@ -31,11 +31,15 @@ class Packed:
         """Return the type of the tensor."""
         return TensorType(self.shape, self.dtype)
 
+    @property
+    def words(self) -> Array:
+        """Return the bytes as u32, as a device's buffer holds them."""
+        return np.frombuffer(self.data + bytes(-len(self.data) % 4), np.uint32)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         from gdlab.base.formats import decode
 
-        words = np.frombuffer(self.data + bytes(-len(self.data) % 4), np.uint32)
-        return np.asarray(decode(words, self.dtype, self.shape), dtype)
+        return np.asarray(decode(self.words, self.dtype, self.shape), dtype)
 
 
 def as_stored(values: Any, type: TensorType) -> Any:

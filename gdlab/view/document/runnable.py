@@ -15,7 +15,7 @@ import numpy as np
 
 from gdlab.base import philox
 from gdlab.base.errors import ArgumentError, CompileError
-from gdlab.base.formats import encode
+from gdlab.base.formats.packed_bytes import Packed
 from gdlab.base.types import Array
 from gdlab.base.words import listed, nbytes
 from gdlab.devices.fit import Bounds, check_plan, check_update, plan_places, state_places
@@ -193,32 +193,32 @@ def _initial(study: Study, plan: ExecutionPlan, weights: bool) -> Json:
         if name in derived:
             found[name] = _data(_joined(derived[name], given, plan.buffers[b].shape))
             continue
-        values, dtype = given[name], plan.buffers[b].dtype
-        if dtype.is_storage:
-            found[name] = {"data": _text(encode(values.reshape(plan.buffers[b].shape), dtype))}
+        values, type = given[name], plan.param_types[name]
+        if type.dtype.is_storage:
+            packed = values if isinstance(values, Packed) else Packed.of(np.reshape(values, type.shape), type)
+            found[name] = {"data": _text(packed.words)}
         else:
-            found[name] = _recipe(name, values, declared.get(name, "default"))
+            found[name] = _recipe(name, np.asarray(values), declared.get(name, "default"))
     return found
 
 
-def _weights(study: Study, weights: bool) -> dict[str, Array]:
+def _weights(study: Study, weights: bool) -> dict[str, Array | Packed]:
     """Return every parameter by name: as it is now, or as it was before the first step; without a session, the values
     that one would begin with (seed 0 where none are given)."""
-    names = [n.name for n in study.graph.parameters]
+    types = {n.name: n.type for n in study.graph.parameters}
     if study.has_session and not study.session.unset_parameters:
-        snapshot = None if weights else study.runner.stepper.reset_point.snapshot
-        held = {} if snapshot is None else snapshot.tensors
-        return {name: np.asarray(held.get(name, study.session.read_param(name))) for name in names}
+        snapshot, now = None if weights else study.runner.stepper.reset_point.snapshot, study.session.values.held
+        return {name: now(name) if snapshot is None else snapshot.held(name, types[name]) for name in types}
     known = study.execution.parameters()
     missing = [n for n in study.graph.parameters if n.name not in known]
     if weights and missing:
         given = f"no value for {listed([n.name for n in missing])}"
         raise ArgumentError("save", "weights", given, "trained parameters: run the study first")
     made = {n.name: initial_values(n.name, n.type.shape, 0, dict(n.attrs).get("init") or "default") for n in missing}
-    return {name: np.asarray(known[name]) if name in known else made[name] for name in names}
+    return {name: known[name] if name in known else made[name] for name in types}
 
 
-def _joined(derived: Any, given: Mapping[str, Array], shape: Sequence[int]) -> Array:
+def _joined(derived: Any, given: Mapping[str, Array | Packed], shape: Sequence[int]) -> Array:
     """Return the value of a parameter that is the storage of several others."""
     whole = np.empty(derived.shape, np.float32)
     for source, _ in derived.sources:
