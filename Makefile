@@ -73,8 +73,8 @@ faults: .venv/.test .venv/.machine ## 10,000 random calls, 50 kills, threads sid
 		tests/session/test_session_faults.py tests/session/test_checkpoint.py tests/plan/test_plan_cache.py
 
 .PHONY: slow-pages
-slow-pages: .venv/.test .venv/.machine ## the browser's tests on pages six times slower: what reads before it is drawn fails
-	@GDLAB_SLOW=6 $(PYTHON) -m pytest -m "browser and not clock"
+slow-pages: .venv/.test .venv/.machine ## the browser's tests on pages six times slower, far from their server: what reads too soon fails
+	@GDLAB_SLOW=6 GDLAB_LATENCY=300 $(PYTHON) -m pytest -m "browser and not clock"
 
 .PHONY: soak
 soak: .venv/.test .venv/.machine ## 100,000 steps, and 200 studies one after the other: memory stays flat, losses exact

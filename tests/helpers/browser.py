@@ -55,6 +55,7 @@ CHROMIUM_FLAGS = (
 ).split()
 
 SLOW = int(os.environ.get("GDLAB_SLOW", "1"))  # the page's processor is so many times slower: `make slow-pages`
+LATENCY = int(os.environ.get("GDLAB_LATENCY", "0"))  # ms that a page's requests take longer: `make slow-pages`
 
 # Written into the server's settings folder: no news pop-up; the page's messages come over a subshell.
 SETTINGS: dict[str, dict[str, object]] = {
@@ -246,7 +247,8 @@ def context(browser: Browser, watch: Watch) -> Iterator[BrowserContext]:
     yield context
     pages = context.pages
     context.close()
-    assert watch.judged(pages) == []
+    faults = watch.judged(pages)
+    assert not faults, "\n".join(faults)
 
 
 @pytest.fixture
@@ -274,6 +276,11 @@ def new_page(context: BrowserContext) -> Page:
     page = context.new_page()
     if SLOW > 1:
         context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": SLOW})
+    if LATENCY:
+        conditions = {"offline": False, "latency": LATENCY, "downloadThroughput": -1, "uploadThroughput": -1}
+        network = context.new_cdp_session(page)
+        network.send("Network.enable")
+        network.send("Network.emulateNetworkConditions", conditions)
     return page
 
 
@@ -309,7 +316,7 @@ def lend(
         else:
             page.context.clear_permissions()
             clean(page)
-        assert faults == []
+        assert not faults, "\n".join(faults)
 
     return lent
 
@@ -424,10 +431,13 @@ def show(page: Page, server: Server, name: str) -> None:
 
 
 # Close all documents of the application without a question, and end their kernels.
+# A document whose kernel is still being started would say so of itself as an error behind its end: it is waited for.
 # A kernel that is about to start anew cannot be ended at once: the server says so, and is asked again.
 CLOSE = """async () => {
   const {shell, serviceManager: {sessions}} = window.jupyterapp;
-  for (const each of [...shell.widgets('main')]) each.dispose();
+  const open = [...shell.widgets('main')], patience = new Promise(resolve => setTimeout(resolve, 20_000));
+  await Promise.race([patience, Promise.allSettled(open.map(each => each.sessionContext?.ready))]);
+  for (const each of open) each.dispose();
   for (let left = 20; ; left--) {
     try {
       return await sessions.shutdownAll();

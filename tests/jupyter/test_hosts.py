@@ -279,7 +279,6 @@ def test_b10_a_saved_notebook_is_interactive_without_its_kernel(kernel_host: Ser
     keep_bookmark(page, "the node")
     save(page)
     command(page, "kernelmenu:shutdown")
-    page.wait_for_timeout(300)
     book = nbformat.read(path, as_version=4)
     book.cells.append(nbformat.v4.new_markdown_cell("somebody else wrote this"))
     nbformat.write(book, kernel_host.root / "untrusted.ipynb")  # another file with the same outputs has no signature
