@@ -29,6 +29,13 @@ def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
         return file.read(size)  # `most` bytes would be allocated first
 
 
+def cache_folder() -> Path:
+    """Return the folder of what gdlab can make anew: `gdlab/` in `XDG_CACHE_HOME`, else in `~/.cache`. A relative path
+    counts as none, as the XDG base directory specification says. Raises `RuntimeError` where the user has no home."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "gdlab"
+
+
 def check_folder(where: str, path: Path) -> None:
     """Refuse a file whose folder does not exist."""
     if not path.parent.is_dir():

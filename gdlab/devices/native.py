@@ -20,6 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gdlab.base.files import cache_folder
+
 SECONDS = 30.0  # for the compiler
 _DIGEST = hashlib.sha256().digest_size
 _hanging: set[str] = set()  # compilers that took longer: each session would wait as long again
@@ -50,8 +52,7 @@ def _path(name: str, text: str, options: Sequence[str]) -> Path:
     """Return the path of the library of a function. The processor is part of its name: machines may share the
     folder."""
     facts = "\0".join([text, *options, platform.machine(), _processor()])
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdlab" / "native"
-    return folder / f"{name}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.so"
+    return cache_folder() / "native" / f"{name}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}.so"
 
 
 def _is_whole(path: Path) -> bool:

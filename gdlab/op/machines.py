@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from gdlab.base import words
 from gdlab.base.errors import ArgumentError, OptimizeError
-from gdlab.base.files import read_regular, write_file
+from gdlab.base.files import cache_folder, read_regular, write_file
 
 __all__ = [
     "MEASURE", "Machine", "automatic_machine", "calibration_file", "find_machine", "keep_machine", "kept_machine",
@@ -65,7 +64,7 @@ def calibration_file() -> Path:
     """Return the file of measured figures: `gdlab/` in the user's cache folder (`XDG_CACHE_HOME`, else `~/.cache`).
     Raises `ArgumentError` where the user has no home."""
     try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdlab" / "calibration.json"
+        return cache_folder() / "calibration.json"
     except RuntimeError:
         raise ArgumentError("calibrate", "folder", "no home", "XDG_CACHE_HOME, a folder that can be written") from None
 

@@ -13,6 +13,7 @@ import pytest
 from machine import needs
 
 from gdlab.base.errors import ArgumentError
+from gdlab.base.files import cache_folder
 from gdlab.op import machines
 from gdlab.op.machines import (
     Machine,
@@ -108,6 +109,17 @@ def test_a_pipe_is_not_waited_for(file: Path) -> None:
     file.parent.mkdir()
     os.mkfifo(file)
     assert kept_machines() == []
+
+
+def test_a_relative_cache_folder_counts_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its libraries would be loaded from whatever folder somebody happens to stand in."""
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    for given in ("", "cache", "./cache", "../cache"):
+        monkeypatch.setenv("XDG_CACHE_HOME", given)
+        assert cache_folder() == tmp_path / ".cache" / "gdlab"
+        assert calibration_file().parent == cache_folder()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    assert cache_folder() == tmp_path / "own" / "gdlab"
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_of_ours(file: Path) -> None:

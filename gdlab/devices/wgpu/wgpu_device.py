@@ -16,13 +16,13 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from gdlab import kernels
 from gdlab.base import process
 from gdlab.base.errors import ArgumentError, CompileError, DeviceUnavailableError, SessionError
+from gdlab.base.files import cache_folder
 from gdlab.base.memo import LruCache
 from gdlab.base.threads import OwnerThread
 from gdlab.base.words import natural
@@ -202,8 +202,8 @@ def _driver_environment() -> Iterator[None]:
         yield
         return
     with contextlib.suppress(OSError, RuntimeError):  # no home, or one that cannot be written: no disk cache
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gdlab" / "mesa"
-        os.makedirs(os.environ.setdefault("MESA_SHADER_CACHE_DIR", str(cache)), exist_ok=True)  # Mesa makes no parents
+        cache = str(cache_folder() / "mesa")
+        os.makedirs(os.environ.setdefault("MESA_SHADER_CACHE_DIR", cache), exist_ok=True)  # Mesa makes no parents
     if "XDG_RUNTIME_DIR" in os.environ:
         yield
         return
