@@ -269,10 +269,36 @@ def _(g: Value, out: Value, x: Value, w: Value, idx: Value, repeat: int, stride:
     """∂x[j] = Σ g[i] · w[idx[i]] over i // repeat = j,  ∂w[e] = Σ g[i]ᵀ · x[i // repeat] over idx[i] = e"""
 
     def to_x() -> Value:
-        rows = grouped_matmul(g, w, idx)
+        rows = grouped_matmul_bt_grad_x(g, w, idx, stride) if w.type.dtype.in_blocks else grouped_matmul(g, w, idx)
         return rows if repeat == 1 else reshape(rows, (x.shape[0], repeat, x.shape[1])).sum((1,))
 
     return to_x, lambda: grouped_matmul_at(g, _repeated(x, repeat), idx, w.shape[0]), None
+
+
+@op(
+    numpy=lambda x, w, idx, stride=0: _grouped(x, w, idx),
+    kernel=_kernel("kn"),
+    family="contraction",
+    kind="private",
+    samples=tuple(Sample((m, k), (e, k, n), (m,), integers={2: e}) for m, k, n, e in SIZES),
+    bad=(Bad(("f32[4, 3]", "f32[2, 5, 6]", "u32[4]"), "wanted x[m, k], w[e, k, n] and idx[m] u32: 3 and 5 differ"),),
+    any_dtype=True,
+    reads_blocks=1,
+    block_axis=-1,
+    indices=EXPERTS,
+    follows=_by_row,
+)  # fmt: skip
+def grouped_matmul_bt_grad_x(x: Value, w: Value, idx: Value, stride: int = 0) -> TensorType:
+    """Row i of x times matrix idx[i] of w, the gradient of `grouped_matmul_bt` past matrices in blocks of ggml:
+    f32[m, n], f32[e, n, k], u32[m] -> f32[m, k]."""
+    _check_stride(w, stride)
+    return _grouped_type(x, w, idx, "kn")
+
+
+@grouped_matmul_bt_grad_x.vjp
+def _(g: Value, out: Value, x: Value, w: Value, idx: Value, stride: int) -> Grads:
+    """∂x[i] = g[i] · w[idx[i]]ᵀ,  ∂w[e] = Σ x[i]ᵀ · g[i] over idx[i] = e"""
+    return lambda: grouped_matmul_bt(g, w, idx, 1, stride), lambda: grouped_matmul_at(x, g, idx, w.shape[0]), None
 
 
 def _repeated(x: Value, repeat: int) -> Value:

@@ -194,6 +194,31 @@ def test_gradients_pass_a_frozen_weight(m: int, dtype: str, device: str) -> None
         np.testing.assert_allclose(grad, wanted[name], rtol=1e-4, atol=1e-4 * np.abs(wanted[name]).max())
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "q4_0", "q5_1", "q8_0", "q4_k", "q6_k"])
+@pytest.mark.parametrize("rows, repeat, n", [(3, 1, 72), (8, 4, 31)])
+def test_gradients_pass_experts_in_blocks(rows: int, repeat: int, n: int, dtype: str, device: str) -> None:
+    experts, k, random = 4, 256, np.random.default_rng(5)
+    shapes = {"before": (k, k), "w": (experts, n, k)}
+    values = {name: random.standard_normal(shape).astype(np.float32) / 16 for name, shape in shapes.items()}
+    x = random.standard_normal((rows, k)).astype(np.float32)
+    chosen = random.integers(0, experts, rows * repeat).astype(np.uint32)
+    with Graph() as g:
+        h = ops.input("x", (rows, k)) @ ops.parameter("before", (k, k))
+        w = ops.parameter("w", shapes["w"], dtype=dtype)
+        y = ops.grouped_matmul_bt(h, w, ops.input_u32("chosen", (rows * repeat,)), repeat=repeat)
+        g.output((y * y).sum_all())
+    with build_session(g, device) as session:
+        session.set_input("x", x)
+        session.set_input_u32("chosen", chosen)
+        for name, value in values.items():
+            session.set_parameter(name, value)
+        session.step()
+        grad, held = session.read_param_grad("before"), session.read_param("w").astype(np.float64)[chosen]
+    to_y = 2 * np.einsum("mk,mnk->mn", np.repeat(x @ values["before"].astype(np.float64), repeat, 0), held)
+    wanted = x.T @ np.einsum("mn,mnk->mk", to_y, held).reshape(rows, repeat, k).sum(1)
+    np.testing.assert_allclose(grad, wanted, rtol=1e-4, atol=1e-5 * np.abs(wanted).max())
+
+
 @pytest.mark.parametrize("make", ["parameter_f16", "parameter_q4", "parameter_q8"])
 def test_parameters_in_reduced_storage_go_through_checkpoints(make: str, device: str, tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(size=(70, 3)).astype(np.float32)
