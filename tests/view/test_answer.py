@@ -301,6 +301,16 @@ def test_times_watches_and_a_step_are_drawn(study: Study) -> None:
     assert [s.title for s in step.sections] == ["Step", "Result", "Watches", "Breakpoints"]
 
 
+def test_a_row_without_finite_numbers_has_no_mark_of_agreement(study: Study) -> None:
+    study.prepare(init=0)
+    study.session.set_parameter("<script>w", np.full((3, 3), np.nan))
+    answer = check_answer(study.check(devices=("cpu",)), study)
+    marks = {row[1].text: row[0] for row in answer.sections[0].rows if isinstance(row[1], Text)}
+    levels = [mark.level for mark in marks.values() if isinstance(mark, Mark)]
+    assert levels == ["note", "ok", "note"] and answer.level == "note", "relu stops the gradient of w"
+    assert marks["∂v"] == Mark("note", "nothing to compare: the reference has no finite number here")
+
+
 def test_a_value_that_is_not_finite_is_seen(study: Study) -> None:
     study.prepare(init=0)
     study.session.set_input("x", np.full((4, 3), np.nan))

@@ -33,6 +33,7 @@ from gdlab.view.text.doctor import DoctorRow
 
 _ERRORS = BarAxis("error as a multiple of the tolerance", 1.0, "tolerance")
 _TIMES = BarAxis("µs")
+_BLIND = "nothing to compare: the reference has no finite number here"
 
 
 # check ----------------------------------------------------------------------------------------------------------------
@@ -94,7 +95,8 @@ def _errors(check: Check) -> Section:
 
 def _check_row(row: CheckRow, executors: Sequence[str]) -> tuple[Cell, ...]:
     wrong = [f"{executor}: {cell.problem}" for executor, cell in row.cells.items() if cell.problem]
-    verdict = VerdictMark("bad", "; ".join(wrong)) if wrong else VerdictMark("ok", "within the tolerance")
+    agrees = VerdictMark("note", _BLIND) if row.blind else VerdictMark("ok", "within the tolerance")
+    verdict = VerdictMark("bad", "; ".join(wrong)) if wrong else agrees
     cells = (_error(row.cells[e]) if e in row.cells else Text("") for e in executors)
     return verdict, Text(row.what, code=True), Text(row.type, "muted", code=True), *cells
 
