@@ -31,7 +31,19 @@ def own() -> Graph:
     return g
 
 
+def adapters() -> Graph:
+    """Adapters of low rank beside a weight in blocks, which stays."""
+    with Graph() as g:
+        x, y = ops.input("x", (16, 32)), ops.input("y", (16, 4))
+        h = ops.tanh(x @ ops.parameter("first", (32, 32)))
+        h = ops.matmul_bt(h, ops.parameter("w", (24, 32), dtype="q4_0")) + h @ ops.parameter("down", (32, 2)) @ (
+            ops.parameter("up", (2, 24))
+        )
+        g.output(ops.cross_entropy_loss(ops.relu(h) @ ops.parameter("last", (24, 4), dtype="bf16"), y))
+    return g
+
+
 NETWORKS: dict[str, Callable[[], Graph]] = {
     "tour": networks.mlp, "attention": view_networks.attention, "gated": view_networks.gated, "cnn": small_cnn,
-    "own": own,
+    "own": own, "adapters": adapters,
 }  # fmt: skip

@@ -133,7 +133,7 @@ def trained(name: str, tmp_path: Path, batches: int = 3, **rule: float) -> tuple
     return path, losses
 
 
-@pytest.mark.parametrize("name", ["tour", "attention", "cnn", "own"])
+@pytest.mark.parametrize("name", ["tour", "attention", "cnn", "own", "adapters"])
 def test_twenty_adam_steps_have_the_losses_of_the_session(
     name: str, tmp_path: Path, opened: Callable[[Path], Reader]
 ) -> None:

@@ -20,6 +20,8 @@ from benchmarks.memory import NETWORKS as MEMORY_NETWORKS
 from gdlab import load_doc, ops
 from gdlab.base import philox
 from gdlab.base.errors import ArgumentError
+from gdlab.base.formats.packed_bytes import Packed
+from gdlab.base.types import DType, TensorType
 from gdlab.graph import Graph
 from gdlab.plan.dispatch import SCALARS
 from gdlab.session import Optimizer
@@ -60,8 +62,16 @@ def initial(run: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
             drawn = philox.uniform(count, u["seed"], domain=DOMAIN, call=u["stream"]).astype(np.float64)
             found[buffer["name"]] = ((2 * drawn - 1) * u["bound"]).astype(np.float32).reshape(shape)
         else:
-            found[buffer["name"]] = unpacked(value["data"], shape)
+            found[buffer["name"]] = numbers(value["data"], shape, DType[buffer["dtype"]])
     return found
+
+
+def numbers(text: str, shape: list[int], dtype: DType) -> np.ndarray[Any, Any]:
+    """What the bytes of a parameter stand for."""
+    if not dtype.is_storage:
+        return unpacked(text, shape)
+    data = base64.b64decode(text)[: TensorType(tuple(shape), dtype).data_bytes]
+    return np.asarray(Packed(dtype, tuple(shape), data))
 
 
 def values_of(study: Study, plan: Any) -> dict[str, np.ndarray[Any, Any]]:
