@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, unknown_name
+from gdlab.base.formats.packed_bytes import Packed
 from gdlab.base.kinds import TEXT, check_kind
 from gdlab.base.types import Array, Shape, TensorType
 from gdlab.base.words import natural
@@ -150,9 +151,9 @@ def read_tensor(session: Session, tensor: SessionTensor) -> Array:
     return shaped if shaped.dtype == np.uint32 else shaped.astype(np.float32, copy=False)
 
 
-def initial_leaves(session: Session) -> dict[str, Array] | None:
-    """Return inputs and parameters at the start of the current partial step; without one as they are now. None where
-    they have changed since."""
+def initial_leaves(session: Session) -> dict[str, Array | Packed] | None:
+    """Return inputs and parameters at the start of the current partial step; without one as they are now, blocks in
+    their bytes. None where they have changed since."""
     partial, places = session.progress.partial, session.values.places
     changes = session.optimizer.rule != "none" or any(d.in_place for d in session.plan().dispatches)
     if partial is None and changes and session.step_count:
@@ -160,12 +161,12 @@ def initial_leaves(session: Session) -> dict[str, Array] | None:
     if partial is not None and not partial.reversible:
         return None
     initial = {} if partial is None else partial.initial
-    arrays = {name: session.read_input(name) for name in places.inputs}
+    arrays: dict[str, Array | Packed] = {name: session.read_input(name) for name in places.inputs}
     for name, place in places.parameters.items():
         buffer = place if isinstance(place, int) else place.buffer
         data = initial.get(buffer)
         if data is None:
-            arrays[name] = session.read_param(name)
+            arrays[name] = session.values.held(name)
         elif isinstance(place, int):
             arrays[name] = data.reshape(places.types[place].shape)
         else:

@@ -220,7 +220,7 @@ def _made_at(execution: Execution) -> int:
     return session.step_count - (not session.under_way and session.step_count > 0)
 
 
-def _reference(execution: Execution, target: TensorTarget, feeds: Mapping[str, Array]) -> Array:
+def _reference(execution: Execution, target: TensorTarget, feeds: Mapping[str, Any]) -> Array:
     graph = target.graph
     assert graph is not None  # the caller has looked
     wanted = {n.name for n in (*graph.inputs, *graph.parameters)}
@@ -228,7 +228,7 @@ def _reference(execution: Execution, target: TensorTarget, feeds: Mapping[str, A
         return evaluate(graph, {name: data for name, data in feeds.items() if name in wanted})[target.node]
 
 
-def _on_cpu(execution: Execution, target: TensorTarget, feeds: Mapping[str, Array]) -> Array:
+def _on_cpu(execution: Execution, target: TensorTarget, feeds: Mapping[str, Any]) -> Array:
     with execution.open_on(choose_device("cpu"), feeds) as other:
         other.restore(other.snapshot(), _made_at(execution))
         return _by_dispatches(other, _same_on(other, target))

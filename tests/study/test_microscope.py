@@ -226,6 +226,21 @@ def test_a_node_without_memory_is_told_by_the_reference(study: Study) -> None:
         study.look("%5", against="cpu")
 
 
+def test_another_executor_has_the_blocks_of_the_session(device: str) -> None:
+    """The step of this block is 1; of its numbers, encoded again, it would be 5 / 127."""
+    with Graph() as g:
+        weight = ops.parameter("w", (64, 2), dtype="q8")
+        g.output((ops.input("x", (4, 64)) @ weight).named("y"))
+    study = Study(g, device=device)
+    study.session.set_parameter_packed("w", (np.float32(1).tobytes() + bytes([3, 1, 5, *range(5)] * 4)) * 4)
+    study.prepare(feed={"x": np.ones((4, 64))})
+    study.run(1)
+    for against in ("reference", "cpu"):
+        told = study.look("y", against=against).difference
+        assert told is not None and told.error == 0
+    study.close()
+
+
 def test_a_value_says_how_old_it_is(study: Study) -> None:
     """Kept where its memory was taken over; of an older step it says so."""
     study.watch("z")
