@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.errors import DTypeError
-from gdlab.base.formats import decode, encode
+from gdlab.base.formats import decode
+from gdlab.base.formats.packed_bytes import Packed, as_stored
 from gdlab.base.types import Array, TensorType, u32
 from gdlab.devices.base import Bound, Copy, Device, Item, Queue, QueueCounters, Region
 from gdlab.devices.fit import round_up
@@ -80,7 +81,7 @@ class EagerCompute(ABC):
         """Return the memory of the result of an op."""
 
     @abstractmethod
-    def upload(self, type: TensorType, data: Array) -> MemoryBlock:
+    def upload(self, type: TensorType, data: Array | Packed) -> MemoryBlock:
         """Return memory that holds `data`, an array of the shape of `type`."""
 
     @abstractmethod
@@ -199,13 +200,16 @@ class QueueEngine(EagerCompute):
         return 4 * type.num_elements if self.immediate else type.size_bytes
 
     # transfers --------------------------------------------------------------------------------------------------------
-    def upload(self, type: TensorType, data: Array) -> MemoryBlock:
+    def upload(self, type: TensorType, data: Array | Packed) -> MemoryBlock:
         """Copy an array to new memory, which no pending work reads."""
-        given = np.ascontiguousarray(data, type.dtype.numpy)
+        packed = None
         if type.dtype.is_storage:
-            words = encode(given.astype(np.float32), type.dtype)
-            given = decode(words, type.dtype, type.shape) if self.immediate else words
+            packed = data if isinstance(data, Packed) else Packed.of(data, type)
+            given = np.asarray(packed) if self.immediate else packed.words
+        else:
+            given = np.ascontiguousarray(data, type.dtype.numpy)
         block = self.take(self.size(type))
+        block.packed = packed if type.dtype.in_blocks else None
         with self._freeing(block):
             self.queue.write("eager.upload", block.memory, given.reshape(-1).view(np.uint8))
         return block
@@ -224,6 +228,7 @@ class QueueEngine(EagerCompute):
     def copied(self, block: MemoryBlock, type: TensorType) -> MemoryBlock:
         """Copy on the device."""
         made = self.take(block.nbytes)
+        made.packed = block.packed
         with self._freeing(made):
             self._submit((Copy(block.memory, 0, made.memory, 0, block.nbytes),))
         return made
@@ -392,13 +397,14 @@ class ReferenceEngine(EagerCompute):
         self.counters.dispatches += 1
         return self._holding(np.ascontiguousarray(value).reshape(type.shape))
 
-    def upload(self, type: TensorType, data: Array) -> MemoryBlock:
+    def upload(self, type: TensorType, data: Array | Packed) -> MemoryBlock:
         """Copy an array."""
+        data = as_stored(data, type)
         array = np.array(data, np.uint32 if type.dtype is u32 else self.dtype, order="C")
-        if type.dtype.is_storage:
-            array = decode(encode(array.astype(np.float32), type.dtype), type.dtype, type.shape).astype(self.dtype)
         self.counters.uploaded(array.nbytes)
-        return self._holding(array.reshape(type.shape))
+        block = self._holding(array.reshape(type.shape))
+        block.packed = data if isinstance(data, Packed) else None
+        return block
 
     def download(self, block: MemoryBlock, type: TensorType) -> Array:
         """Copy the array."""
@@ -407,7 +413,9 @@ class ReferenceEngine(EagerCompute):
 
     def copied(self, block: MemoryBlock, type: TensorType) -> MemoryBlock:
         """Copy the array."""
-        return self._holding(block.memory.copy())
+        made = self._holding(block.memory.copy())
+        made.packed = block.packed
+        return made
 
     def set_step(self, step: int) -> None:
         """Draw the random numbers of this step, by `at_step`."""

@@ -30,6 +30,8 @@ from gdlab.base.errors import (
     OutputIndexError,
     ShapeError,
 )
+from gdlab.base.formats import narrowed
+from gdlab.base.formats.packed_bytes import Packed
 from gdlab.base.kinds import (
     FLAG,
     FUNCTION,
@@ -401,7 +403,13 @@ class EagerSession:
     @call
     def param_value(self, param: Param) -> Array:
         """Return a copy of a parameter's current value."""
-        return self._own_param("param_value", param).sync().copy()
+        return np.array(self._own_param("param_value", param).sync(), self.opts.scalar)
+
+    @call
+    def param_held(self, param: Param) -> Array | Packed:
+        """Return a parameter's current value as another session takes it bit by bit: blocks in their bytes."""
+        held = self._own_param("param_held", param).sync()
+        return held if isinstance(held, Packed) else held.copy()
 
     @call
     def sync_param_device_to_host(self, param: Param) -> None:
@@ -420,8 +428,13 @@ class EagerSession:
     def set_param_host_value(self, param: Param, value: Any) -> None:
         """Use a copy of an array as the value of a parameter; the mirror is dropped, with memory that only it held."""
         param = self._own_param("set_param_host_value", param)
-        data = self.taken("eager.set_param_host_value", repr(param.name), value, floats=True)
+        if isinstance(value, Packed) and value.type == param.type:
+            return param.set_host(value)
+        where, what = "eager.set_param_host_value", repr(param.name)
+        data = self.taken(where, what, value, floats=True)
         self._check_value(param, "host value", TensorType(data.shape, param.type.dtype))
+        if param.type.dtype.is_storage:
+            narrowed(where, what, data, param.type.dtype)
         param.set_host(data)
 
     def _check_value(self, param: Param, what: str, type: TensorType) -> None:

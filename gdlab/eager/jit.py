@@ -38,7 +38,7 @@ class _Planned:
             host, mirror = self.seen.get(param, (None, None))
             same = mirror is not None and param.mirror is mirror or host is not None and param._host is host
             if not same:
-                self.session.set_parameter(name, param.value)
+                self.session.set_parameter(name, param.held)
             self.seen[param] = param._host, param.mirror
         for name, data in self.export.feeds.items():
             value = values[int(name[len(ARGUMENT) :])] if name.startswith(ARGUMENT) else data

@@ -11,6 +11,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, CheckpointError, DTypeError, EagerError, ShapeError
 from gdlab.base.formats import narrowed
+from gdlab.base.formats.packed_bytes import Packed
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.base.words import plural
 from gdlab.devices.cpu.cpu_device import FLUSH_EVERY, flush
@@ -268,10 +269,11 @@ def _flush_moments(session: EagerSession) -> None:
 
 # files ----------------------------------------------------------------------------------------------------------------
 def state_dict(session: EagerSession) -> dict[str, Array]:
-    """Return parameters, moments and counters by name."""
+    """Return parameters, moments and counters by name; what lies in blocks as its words."""
     state, found = session.rules, dict[str, Array]()
     for p in session.params:
-        found[f"param.{p.uid}.{p.name}"] = p.sync().copy()
+        value = p.sync()
+        found[f"param.{p.uid}.{p.name}"] = (value.words if isinstance(value, Packed) else value).copy()
     for (uid, name), buffer in state.moments.items():
         found[f"moment.{uid}.{name}"] = session.engine.download(buffer.block, buffer.type)
     for name, number in state.numbers.items():
@@ -292,8 +294,8 @@ def load_state_dict(session: EagerSession, given: Mapping[str, Any]) -> None:
             buffer.release()
         raise
     state.release()
-    for param, value in saved.values.items():
-        param.set_host(value)
+    for param, held in saved.values.items():
+        param.set_host(held)
     state.moments, state.numbers = made, saved.numbers
     state.t, state.updates, session.step_number = saved.counters
 
@@ -315,7 +317,7 @@ class _SavedState:
             if key not in given:
                 raise _wrong(key, "nothing", "values of all parameters, and counters")
         scalar = session.opts.scalar
-        self.values = {p: _floats(key, given, p.type, scalar) for key, p in params.items()}
+        self.values = {p: _stored(key, given, p.type, scalar) for key, p in params.items()}
         self.moments = {(p.uid, s): _floats(key, given, p.type, scalar)
                         for key, (p, s) in moments.items() if key in given}  # fmt: skip
         self.numbers = {name: _number(key, given) for key, name in numbers.items() if key in given}
@@ -349,6 +351,14 @@ def _array(key: str, given: Mapping[str, Any]) -> Array:
         return np.asarray(given[key])
     except Exception as error:
         raise _wrong(key, f"{type(error).__name__}: {error!s:.80}", "an array of real numbers") from None
+
+
+def _stored(key: str, given: Mapping[str, Any], type: TensorType, scalar: np.dtype[Any]) -> Array | Packed:
+    array = _array(key, given)
+    words = type.dtype.in_blocks and array.dtype == np.uint32 and array.shape == (type.size_bytes // 4,)
+    if not words:
+        return _floats(key, given, type, scalar)
+    return Packed(type.dtype, type.shape, array.tobytes()[: type.data_bytes])
 
 
 def _floats(key: str, given: Mapping[str, Any], type: TensorType, scalar: np.dtype[Any]) -> Array:

@@ -13,6 +13,7 @@ import numpy as np
 
 from gdlab.base.errors import DTypeError, EagerError, OutputIndexError
 from gdlab.base.formats import entered, narrowed
+from gdlab.base.formats.packed_bytes import Packed, as_stored
 from gdlab.base.types import Array, TensorType, f32, u32
 from gdlab.eager.references import AnyBuffer
 from gdlab.eager.tape import LeafFacts, Tape, TapeOperand, TensorRef
@@ -26,12 +27,12 @@ class Param(TapeOperand):
     """A parameter of a session. Make it with `EagerSession.param`."""
 
     def __init__(
-        self, session: EagerSession, uid: int, name: str, type: TensorType, requires_grad: bool, host: Array
+        self, session: EagerSession, uid: int, name: str, type: TensorType, requires_grad: bool, host: Array | Packed
     ) -> None:
         self.session, self.uid, self.name, self.type, self.requires_grad = session, uid, name, type, requires_grad
         self.init = ""  # as a graph declared it
         self.mirror: AnyBuffer | None = None
-        self._host: Array | None = host
+        self._host: Array | Packed | None = as_stored(host, type)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -53,6 +54,11 @@ class Param(TapeOperand):
         """Return a copy of the current value, downloaded if only the device has it."""
         return self.session.param_value(self)
 
+    @property
+    def held(self) -> Array | Packed:
+        """Return the current value as another session takes it bit by bit: blocks in their bytes."""
+        return self.session.param_held(self)
+
     def on(self, tape: Tape) -> Value:
         """Return the leaf of the current value, as `use` does."""
         return tape.session.use(self)
@@ -65,11 +71,11 @@ class Param(TapeOperand):
             self.mirror = self.session.buffer_of(engine.upload(self.type, self._host), self.type)
         return self.mirror
 
-    def sync(self) -> Array:
-        """Download if the host's copy is stale; return the host's array itself."""
+    def sync(self) -> Array | Packed:
+        """Download if the host's copy is stale; return the host's copy itself: of blocks their bytes."""
         if self._host is None:
             assert self.mirror is not None  # one of both is current
-            self._host = self.session.engine.download(self.mirror.block, self.type)
+            self._host = self.mirror.block.packed or self.session.engine.download(self.mirror.block, self.type)
         return self._host
 
     def set_device(self, buffer: AnyBuffer) -> None:
@@ -78,9 +84,9 @@ class Param(TapeOperand):
         if old is not None:
             old.release()
 
-    def set_host(self, value: Array) -> None:
+    def set_host(self, value: Array | Packed) -> None:
         """Use an array as the value; the mirror is dropped."""
-        old, self.mirror, self._host = self.mirror, None, value
+        old, self.mirror, self._host = self.mirror, None, as_stored(value, self.type)
         if old is not None:
             old.release()
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import EagerError
+from gdlab.base.formats.packed_bytes import Packed
 from gdlab.base.types import TensorType
 from gdlab.graph.source import Frame, Location, Source, locate
 
@@ -27,13 +28,15 @@ class Origin:
 
 class MemoryBlock:
     """The memory of a tensor, released with its last reference; `references` counts the buffers that show it, and is 0
-    after the release. `origin` is told of what may outlive its recording."""
+    after the release. `origin` is told of what may outlive its recording; `packed`: blocks as they were uploaded, which
+    no op writes."""
 
-    __slots__ = ("memory", "nbytes", "origin", "references")
+    __slots__ = ("memory", "nbytes", "origin", "packed", "references")
 
     def __init__(self, memory: Any, nbytes: int) -> None:
         self.memory, self.nbytes, self.references = memory, nbytes, 0
         self.origin: Origin | None = None
+        self.packed: Packed | None = None
 
 
 class AnyBuffer:

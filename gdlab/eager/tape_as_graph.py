@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gdlab.base.errors import ArgumentError, GraphError
+from gdlab.base.formats.packed_bytes import Packed
 from gdlab.base.kinds import FUNCTION, INTEGER, is_several, kinds
 from gdlab.base.types import Array
 from gdlab.eager.params import Param
@@ -32,9 +33,9 @@ class TapeExport:
     step: int
 
     @property
-    def weights(self) -> dict[str, Array]:
-        """Return the current values of the parameters."""
-        return {name: p.value for name, p in self.params.items()}
+    def weights(self) -> dict[str, Array | Packed]:
+        """Return the current values of the parameters, blocks in their bytes."""
+        return {name: p.held for name, p in self.params.items()}
 
 
 def to_graph(session: EagerSession, outputs: TensorRef | Sequence[TensorRef] | Mapping[str, TensorRef]) -> TapeExport:
