@@ -52,8 +52,8 @@ class FloatConv(TensorConv):
 
     def to_float(self, scalar: Any) -> float:
         """Return the only element."""
-        found = np.asarray(scalar)
-        if found.dtype.kind not in "fiub" or found.size != 1:
+        found = taken("eager.to_float", "scalar", scalar, np.dtype(np.float64), floats=True)
+        if found.size != 1:
             raise DTypeError("eager.to_float", "scalar", repr(scalar), "one real number")
         return float(found.reshape(-1)[0])
 

@@ -368,8 +368,9 @@ class EagerSession:
     def get_value(self, ref: TensorRef, shape: Sequence[int] | None = None) -> Array:
         """Return a fresh array of a value."""
         ref = self.own("get_value", ref)
-        if shape is not None and check_shape(shape, "eager.get_value") != ref.shape:
-            raise ShapeError("eager.get_value", f"shape of %{ref.id}", list(shape), str(list(ref.shape)))
+        asked = ref.shape if shape is None else check_shape(shape, "eager.get_value")
+        if asked != ref.shape:
+            raise ShapeError("eager.get_value", f"shape of %{ref.id}", list(asked), str(list(ref.shape)))
         self.tape.check_live("get_value", ref.id)
         buffer = self.tape.buffers[ref.id]
         return self.engine.download(buffer.block, buffer.type)

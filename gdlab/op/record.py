@@ -418,7 +418,7 @@ class Op:
             return values
         fill, spread = REGISTRY["full"], REGISTRY["broadcast_to"]
         if pattern:  # no shapes here: a number is a `full` of any shape
-            return [v if isinstance(v, Value) else fill(AttrVar("shape"), float(v), graph=home) for v in given]
+            return [v if isinstance(v, Value) else fill(AttrVar("shape"), v, graph=home) for v in given]
         shapes = [v.shape for v in values]
         common = shapes[0] if all(s == shapes[0] for s in shapes) else broadcast_shapes(shapes)
         if common is None:
@@ -426,7 +426,7 @@ class Op:
             error = ShapeError(self.name, "operands", types, "shapes that broadcast to one")
             error.operands = tuple(values)
             raise error
-        operands = [v if isinstance(v, Value) else fill(common, float(v), graph=home) for v in given]
+        operands = [v if isinstance(v, Value) else fill(common, v, graph=home) for v in given]
         return [v if v.shape == common else spread(v, common) for v in operands]
 
 

@@ -45,6 +45,8 @@ def test_floats_and_integers_go_to_the_device_and_back(s: EagerSession) -> None:
     assert [s.to_float(x) for x in (2, 0.5, np.float16(0.25), np.float64([3]))] == [2, 0.5, 0.25, 3]
     with pytest.raises(DTypeError, match="eager.to_float: scalar: given .*, wanted one real number"):
         s.to_float([1.0, 2.0])
+    with pytest.raises(DTypeError, match="eager.to_float: scalar: given list, wanted real numbers in a regular array"):
+        s.to_float([[1], [2, 3]])
     third.release()
     numbers.release()
     s.assert_no_leaks()

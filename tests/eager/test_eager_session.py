@@ -50,6 +50,10 @@ def test_values_are_there_when_they_are_written(s: EagerSession) -> None:
         float(x)
     with pytest.raises(ShapeError, match=r"eager.get_value: shape of %0: given \[2, 3\], wanted \[2, 2\]"):
         s.get_value(x, (2, 3))
+    with pytest.raises(ShapeError, match=r"eager.get_value: shape of %0: given \[4\], wanted \[2, 2\]"):
+        s.get_value(x, 4)
+    with pytest.raises(GraphError, match=r"full: value: given 10+, wanted a number or an infinity"):
+        x > 10**400  # noqa: B015
 
 
 def test_control_flow_on_values_runs_and_is_exported(c: EagerSession) -> None:
