@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from gdlab.base.files import make_folder, read_regular, write_file
+from gdlab.base.formats.packed_bytes import Packed, from_words, in_words
 from gdlab.base.types import Array
 from gdlab.distributed.content_digest import NoDigestError, digest_of, update, update_array
 from gdlab.distributed.point_run import PointResult, PointStart
@@ -36,7 +37,7 @@ class PointFiles:
         self.folder = make_folder("sweep", "store", folder)
         self._start = start
         self._digests: dict[int, str] = {}  # of feeds that live as long as this: before a point has called them
-        self._shapes = {node.name: tuple(node.type.shape) for node in start.graph.parameters}
+        self._types = {node.name: node.type for node in start.graph.parameters}
 
     @cached_property
     def _common(self) -> bytes:
@@ -67,7 +68,7 @@ class PointFiles:
             return
         losses = np.array(outcome.losses, np.float64).reshape(-1, 2)
         tensors: dict[str, Array] = {"losses": losses}
-        tensors |= {_PARAMETER + name: np.ascontiguousarray(data) for name, data in outcome.parameters.items()}
+        tensors |= {_PARAMETER + name: in_words(data) for name, data in outcome.parameters.items()}
         head = {
             "format": FORMAT, "key": path.stem, "settings": str(settings), "steps": outcome.steps,
             "seconds": outcome.seconds, "note": outcome.note, "digest": _digest(tensors),
@@ -105,10 +106,12 @@ class PointFiles:
         losses = tensors.pop("losses")
         if losses.dtype != np.float64 or losses.ndim != 2 or losses.shape[1] != 2:
             raise ValueError("losses of another form")
-        parameters = {name.removeprefix(_PARAMETER): data for name, data in tensors.items()}
-        shapes = {name: data.shape for name, data in parameters.items()}
-        if any(name not in self._shapes for name in shapes):
+        stored = {name.removeprefix(_PARAMETER): data for name, data in tensors.items()}
+        if any(name not in self._types for name in stored):
             raise ValueError("parameters of another graph")
+        parameters = {name: from_words(data, self._types[name]) for name, data in stored.items()}
+        if any(self._types[n].dtype.in_blocks and not isinstance(p, Packed) for n, p in parameters.items()):
+            raise ValueError("blocks as numbers, of before 2026-11-30")
         steps, seconds, note = head["steps"], head["seconds"], head["note"]
         whole = isinstance(steps, int) and steps >= 0 and isinstance(note, str)
         if not whole or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gdlab.base.errors import ArgumentError, GdlabError
+from gdlab.base.formats.packed_bytes import Packed
 from gdlab.base.types import Array
 from gdlab.distributed.points import COMPILE_KEYS, PointSettings
 from gdlab.graph import Graph
@@ -69,7 +70,7 @@ class PointResult:
     end: End
     steps: int = 0
     losses: Losses = field(default_factory=list)
-    parameters: Mapping[str, Array] = field(default_factory=dict)
+    parameters: Mapping[str, Array | Packed] = field(default_factory=dict)
     seconds: float = 0.0
     error: str = ""
     note: str = ""
@@ -177,7 +178,7 @@ def _filled(outcome: PointResult, opened: list[Study], seconds: float) -> PointR
     """Return the outcome with the final losses, parameters and figures of the point's session."""
     if not opened or not opened[0].has_session:
         return replace(outcome, seconds=seconds)
-    study, parameters = opened[0], dict[str, Array]()
+    study, parameters = opened[0], dict[str, Array | Packed]()
     losses = list(study.runner.losses)
     if outcome.end == "done":
         try:

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from gdlab.base.copies import refuse_copies
 from gdlab.base.errors import ArgumentError, SessionError, unknown_name
+from gdlab.base.formats.packed_bytes import Packed
 from gdlab.base.types import Array
 from gdlab.base.words import duration, grid, listed, plural, sig, whole
 from gdlab.distributed.point_files import PointFiles
@@ -58,7 +59,7 @@ class SweepPoint:
     error: str = ""
     note: str = ""
     retries: int = 0
-    values: Mapping[str, Array] = field(default_factory=dict, repr=False)
+    values: Mapping[str, Array | Packed] = field(default_factory=dict, repr=False)
 
     @property
     def label(self) -> str:
@@ -75,8 +76,8 @@ class SweepPoint:
         """Return the lowest finite loss so far, or None."""
         return min((loss for _, loss in self.losses if math.isfinite(loss)), default=None)
 
-    def parameters(self) -> dict[str, Array]:
-        """Return the parameters after the last step, by name. `SessionError` unless the point is done."""
+    def parameters(self) -> dict[str, Array | Packed]:
+        """Return the parameters after the last step, blocks in their bytes. `SessionError` unless the point is done."""
         self._check_done("parameters")
         return dict(self.values)
 

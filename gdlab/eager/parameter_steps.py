@@ -11,7 +11,7 @@ import numpy as np
 
 from gdlab.base.errors import ArgumentError, CheckpointError, DTypeError, EagerError, ShapeError
 from gdlab.base.formats import narrowed
-from gdlab.base.formats.packed_bytes import Packed
+from gdlab.base.formats.packed_bytes import Packed, from_words, in_words
 from gdlab.base.types import Array, TensorType, f32
 from gdlab.base.words import plural
 from gdlab.devices.cpu.cpu_device import FLUSH_EVERY, flush
@@ -272,8 +272,7 @@ def state_dict(session: EagerSession) -> dict[str, Array]:
     """Return parameters, moments and counters by name; what lies in blocks as its words."""
     state, found = session.rules, dict[str, Array]()
     for p in session.params:
-        value = p.sync()
-        found[f"param.{p.uid}.{p.name}"] = (value.words if isinstance(value, Packed) else value).copy()
+        found[f"param.{p.uid}.{p.name}"] = in_words(p.sync()).copy()
     for (uid, name), buffer in state.moments.items():
         found[f"moment.{uid}.{name}"] = session.engine.download(buffer.block, buffer.type)
     for name, number in state.numbers.items():
@@ -354,11 +353,8 @@ def _array(key: str, given: Mapping[str, Any]) -> Array:
 
 
 def _stored(key: str, given: Mapping[str, Any], type: TensorType, scalar: np.dtype[Any]) -> Array | Packed:
-    array = _array(key, given)
-    words = type.dtype.in_blocks and array.dtype == np.uint32 and array.shape == (type.size_bytes // 4,)
-    if not words:
-        return _floats(key, given, type, scalar)
-    return Packed(type.dtype, type.shape, array.tobytes()[: type.data_bytes])
+    held = from_words(_array(key, given), type)
+    return held if isinstance(held, Packed) else _floats(key, given, type, scalar)
 
 
 def _floats(key: str, given: Mapping[str, Any], type: TensorType, scalar: np.dtype[Any]) -> Array:

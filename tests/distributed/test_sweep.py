@@ -18,7 +18,10 @@ from documents import checked
 from engines import regression
 
 import gdlab as gd
+from gdlab import ops
+from gdlab.base.formats.packed_bytes import Packed
 from gdlab.distributed.sweep import Sweep, made_sweep, sweep_of
+from gdlab.graph import Graph
 from gdlab.op.cost import Roofline
 from gdlab.op.machines import Machine
 from gdlab.study.study import Study
@@ -197,6 +200,23 @@ def test_a_folder_keeps_finished_points(study: Study, tmp_path: Path) -> None:
 
 
 FACTOR = 1.0
+
+
+def test_a_point_read_back_has_the_blocks_that_it_ended_with(tmp_path: Path) -> None:
+    """The step of this block is 1; of its numbers, encoded again, it would be 5 / 127."""
+    with Graph() as g:
+        h = ops.input("x", (4, 64)) @ ops.parameter("first", (64, 64))
+        g.output((h @ ops.parameter("w", (64, 2), dtype="q8")).mean_all())
+    study = Study(g, train=True, device="cpu", name="blocks")
+    block = (np.float32(1).tobytes() + bytes([3, 1, 5, *range(5)] * 4)) * 4
+    study.session.set_parameter_packed("w", block)
+    study.prepare(feed="random:0", init=0)
+    for engine in ("here", "file"):
+        (point,) = study.sweep({"sgd": [1e-3]}, steps=1, feed="random:0", store=tmp_path)
+        assert point.engine == engine
+        held = point.parameters()["w"]
+        assert isinstance(held, Packed) and held.data == block
+    study.close()
 
 
 def scaled(step: int, scale: float) -> dict[str, Any]:

@@ -48,3 +48,15 @@ def as_stored(values: Any, type: TensorType) -> Any:
         return values
     packed = Packed.of(np.reshape(values, type.shape), type)
     return packed if type.dtype.in_blocks else np.asarray(packed)
+
+
+def in_words(values: Any) -> Array:
+    """Return a parameter as an array for a file: blocks as their words."""
+    return values.words if isinstance(values, Packed) else np.ascontiguousarray(values)
+
+
+def from_words(data: Array, type: TensorType) -> Array | Packed:
+    """Return the parameter that `in_words` was given; what is not the words of blocks unchanged."""
+    if not type.dtype.in_blocks or data.dtype != np.uint32 or data.shape != (type.size_bytes // 4,):
+        return data
+    return Packed(type.dtype, type.shape, data.tobytes()[: type.data_bytes])
