@@ -111,7 +111,7 @@ class PointFiles:
             raise ValueError("parameters of another graph")
         parameters = {name: from_words(data, self._types[name]) for name, data in stored.items()}
         if any(self._types[n].dtype.in_blocks and not isinstance(p, Packed) for n, p in parameters.items()):
-            raise ValueError("blocks as numbers, of before 2026-11-30")
+            raise ValueError("blocks as numbers")
         steps, seconds, note = head["steps"], head["seconds"], head["note"]
         whole = isinstance(steps, int) and steps >= 0 and isinstance(note, str)
         if not whole or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:

@@ -60,7 +60,7 @@ def test_a_state_restores_blocks_bit_by_bit(device: str) -> None:
         other.load_state_dict(state)
     assert v.held.data == HELD.data
     np.testing.assert_array_equal(leaf_of(v), HELD)
-    other.load_state_dict({**s.state_dict(), "param.0.w": np.asarray(HELD)})  # of before 2026-11-30: numbers
+    other.load_state_dict({**s.state_dict(), "param.0.w": np.asarray(HELD)})  # older states
     assert v.held.data == Packed.of(np.asarray(HELD), HELD.type).data != HELD.data
     s.close()
     other.close()

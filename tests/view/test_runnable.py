@@ -67,7 +67,7 @@ def initial(run: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def numbers(text: str, shape: list[int], dtype: DType) -> np.ndarray[Any, Any]:
-    """What the bytes of a parameter stand for."""
+    """Return the numbers that the bytes of a parameter stand for."""
     if not dtype.is_storage:
         return unpacked(text, shape)
     data = base64.b64decode(text)[: TensorType(tuple(shape), dtype).data_bytes]
