@@ -30,7 +30,7 @@ from gdlab.base.errors import (
 )
 from gdlab.base.files import open_regular
 from gdlab.base.formats import check_boundary, from_bytes
-from gdlab.base.formats.packed_bytes import Packed
+from gdlab.base.formats.packed_bytes import Packed, from_words
 from gdlab.base.kinds import FLAG, MAPPING, PATH, SEVERAL, either, is_several, kinds
 from gdlab.base.threads import OwnerThread, snapshot
 from gdlab.base.types import Array
@@ -458,16 +458,18 @@ class CompiledGraph(Closing):
 
     @kinds(source=SOURCE)
     def load_params(self, source: Mapping[str, Any] | str | os.PathLike[str]) -> None:
-        """Set parameters from a mapping, or from a safetensors file. All names and shapes are checked first."""
+        """Set parameters from a mapping, or from a safetensors file; also in the bytes of their storage dtype, as a
+        session's checkpoint has them. All names and shapes are checked first."""
         values = dict(source) if isinstance(source, Mapping) else _file(source)
         held, where = self.session.values, "load_params"
         whole = self.whole_plan.param_types
         types = {name: held.places.types[held.parameter(where, name)] for name in values}
         types = {name: whole.get(name, type) for name, type in types.items()}
+        given = {name: from_words(data, types[name]) for name, data in values.items()}
         checked = {
             name: data if isinstance(data, Packed) and data.type == types[name] else
             as_array(where, name, data, types[name])
-            for name, data in values.items()
+            for name, data in given.items()
         }  # fmt: skip
 
         def set_all() -> None:

@@ -348,6 +348,23 @@ def test_packed_weights_change_one_by_one(device: str, form: Form) -> None:
         np.testing.assert_allclose(graph.run(inputs)[1], found[g.output_ids[1]], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ("f16", "bf16", "q8", "q4"))
+def test_parameters_are_loaded_from_a_checkpoint_of_a_session(dtype: str, device: str, tmp_path: Any) -> None:
+    """In a storage dtype they are bytes there; blocks that were encoded again would be others."""
+    with Graph() as g:
+        g.output(ops.input("x", (4, 64)) @ ops.parameter("w", (64, 2), dtype=dtype))
+    step_1 = np.float32(1).tobytes() + bytes([3, 1, 5, *range(5)] * 4)  # encoded again, the step would be 5 / 127
+    with gd.build_inference_session(g, device) as session:
+        session.initialize(1)
+        if dtype == "q8":
+            session.set_parameter_packed("w", step_1 * 4)
+        held = session.read_param("w")
+        session.save_checkpoint(tmp_path / "w.safetensors")
+    graph = build_compiled_graph(g, device)
+    graph.load_params(tmp_path / "w.safetensors")
+    np.testing.assert_array_equal(graph.read_param("w"), held)
+
+
 def test_parameters_are_initialized_and_loaded_from_files(
     device: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

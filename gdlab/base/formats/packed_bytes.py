@@ -55,8 +55,9 @@ def in_words(values: Any) -> Array:
     return values.words if isinstance(values, Packed) else np.ascontiguousarray(values)
 
 
-def from_words(data: Array, type: TensorType) -> Array | Packed:
-    """Return the parameter that `in_words` was given; what is not the words of blocks unchanged."""
-    if not type.dtype.in_blocks or data.dtype != np.uint32 or data.shape != (type.size_bytes // 4,):
+def from_words(data: Any, type: TensorType) -> Any:
+    """Return a parameter from a file: the words or bytes of a storage dtype as `Packed`, others as given."""
+    stored = type.dtype.is_storage and isinstance(data, np.ndarray) and data.dtype in (np.uint32, np.uint8)
+    if not stored or data.ndim != 1 or data.nbytes != type.size_bytes:
         return data
     return Packed(type.dtype, type.shape, data.tobytes()[: type.data_bytes])
