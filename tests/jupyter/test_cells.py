@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from browser import Server, cell, command, open_notebook, run_cell, settled
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, expect
 
 from gdlab.view.picture.palette import INK
 
@@ -128,10 +129,12 @@ def shown_beside_and_back(page: Page, view: Locator) -> None:
     assert selected(view) == selected(beside) != []
     assert lit_lines(page) == [NET.splitlines()[3]]
     line = view.locator("xpath=preceding-sibling::*[contains(@class, 'gd-away')]")
-    assert line.inner_text().startswith("shown beside the notebook") and view.is_hidden()
+    expect(line).to_have_text(re.compile("^shown beside the notebook"))
+    expect(view).to_be_hidden()
     line.locator("button").click()
     view.locator(".gd-box").first.wait_for()
-    assert beside.count() == 0 and line.count() == 0
+    expect(beside).to_have_count(0)
+    expect(line).to_have_count(0)
 
 
 def the_palette_has_the_command(page: Page) -> None:

@@ -67,10 +67,6 @@ def kernel_host(request: pytest.FixtureRequest) -> Server:
     return server
 
 
-def state(page: Page, index: int) -> str:
-    return cell(page, index).locator('[data-pane="session"] [data-value="state"]').first.inner_text()
-
-
 # without the extension ------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def plain_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -189,11 +185,11 @@ def test_b9_a_kernel_that_is_restarted_leaves_pictures_that_say_so(kernel_host: 
             arg=ended,
         )
         wait_idle(page)
-        made = steps(page, 3)
-        assert state(page, 3) == ended and made >= 3, "what the run came to is still there"
+        expect(state_of(page, 3)).to_have_text(ended)
+        assert steps(page, 3) >= 3, "what the run came to is still there"
         for button in cell(page, 3).locator(".gd-buttons").first.locator("button:visible").all():
             assert button.is_disabled() and button.get_attribute("title") == "the session is closed: run the cell again"
-        assert cell(page, 1).locator('[role="tab"][data-tab="session"]').get_attribute("data-state") == "closed"
+        expect(cell(page, 1).locator('[role="tab"][data-tab="session"]')).to_have_attribute("data-state", "closed")
         bring(page, 1).locator('[data-pane="before"] .gd-box').first.click()
         assert cell(page, 1).locator("[data-lit]").count() > 1, "the picture is interactive"
         bring(page, 3)
@@ -201,7 +197,7 @@ def test_b9_a_kernel_that_is_restarted_leaves_pictures_that_say_so(kernel_host: 
             break
         for index in range(3):
             run_again(page, index)
-        assert state(page, 3) == ended, "the old view belongs to the old session"
+        expect(state_of(page, 3), "the old view belongs to the old session").to_have_text(ended)
         start_cell(page, 3)
         expect(state_of(page, 3)).to_have_text("running")
         wait_steps(page, 3, 3)
@@ -317,6 +313,7 @@ def picture_without_kernel(page: Page) -> None:
         cell(page, index).locator(what).first.wait_for()
     cell(page, 1).locator('[data-pane="before"] .gd-box').first.click()
     assert cell(page, 1).locator("[data-lit]").count() > 1
-    assert state(page, 2) == "no live session" and steps(page, 2) == 4
-    assert cell(page, 2).locator('[data-pane="session"] [data-command="step"]').first.is_disabled()
+    expect(state_of(page, 2)).to_have_text("no live session")
+    assert steps(page, 2) == 4
+    expect(cell(page, 2).locator('[data-pane="session"] [data-command="step"]').first).to_be_disabled()
     assert page.locator("text=model not found").count() == 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from browser import Server, cell, command, open_notebook, run_again, run_cell, settled
 from lab_steps import NET, wait_steps
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, expect
 
 WIDTH = "e => e.getBoundingClientRect().width"
 
@@ -49,7 +51,7 @@ def test_b11_two_views_share_the_selection_and_keep_their_zoom(lab: Server, page
     second.locator('[role="tab"][data-tab="session"]').click()
     second.locator('[data-command="step"]').first.click()
     wait_steps(page, 2, 5)
-    assert second.locator('[data-value="step"]').inner_text().startswith("5")
+    expect(second.locator('[data-value="step"]')).to_have_text(re.compile("^5"))
     replaced(page)
 
 
@@ -76,8 +78,9 @@ def test_a_graph_beside_the_notebook_that_is_closed_is_in_its_output_again(lab: 
     own, away = cell(page, 1).locator(".gdlab").first, page.locator(".gd-away")
     own.locator(".gd-besidebutton").click()
     page.locator(".gd-beside .gdlab .gd-frame").wait_for()
-    assert away.inner_text().startswith("shown beside the notebook") and not own.is_visible()
+    expect(away).to_have_text(re.compile("^shown beside the notebook"))
+    expect(own).to_be_hidden()
     page.locator(".lm-DockPanel-tabBar .lm-TabBar-tab", has_text="mlp").locator(".lm-TabBar-tabCloseIcon").click()
     away.wait_for(state="detached")
     own.wait_for()
-    assert page.locator(".gd-beside").count() == 0
+    expect(page.locator(".gd-beside")).to_have_count(0)

@@ -7,7 +7,7 @@ import re
 
 import pytest
 from browser import Server, cell, open_notebook, output, run_cell, shot, theme
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, expect
 
 NET = """%%graph mlp --train --device cpu --show session --show plan --run 2 --feed random:0 --adam 1e-2 --init 0
 x = input("x", (16, 24))
@@ -157,5 +157,6 @@ def test_the_panel_watches_breaks_and_steps_by_dispatches(lab: Server, page: Pag
     panel.locator('[data-value="step"]', has_text="0").wait_for()
     panel.locator('[data-command="run"]').click()
     panel.locator('[data-value="state"]', has_text="ready").wait_for()
-    assert panel.locator("path.gd-earlier").count() == 2 and panel.locator("svg", has_text="Adam, lr 0.01").count() == 1
+    expect(panel.locator("path.gd-earlier")).to_have_count(2)
+    expect(panel.locator("svg", has_text="Adam, lr 0.01")).to_have_count(1)
     shot(page, "watches-earlier")
