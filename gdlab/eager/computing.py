@@ -204,7 +204,7 @@ class QueueEngine(EagerCompute):
         """Copy an array to new memory, which no pending work reads."""
         packed = None
         if type.dtype.is_storage:
-            packed = data if isinstance(data, Packed) else Packed.of(data, type)
+            packed = Packed.of(data, type)
             given = np.asarray(packed) if self.immediate else packed.words
         else:
             given = np.ascontiguousarray(data, type.dtype.numpy)

@@ -77,7 +77,7 @@ class CheckpointContent:
     def held(self, name: str, type: TensorType) -> Array | Packed:
         """Return a parameter of this type as a session takes it bit by bit: bytes, where NumPy has no such dtype."""
         data = self.tensors[name]
-        return Packed(type.dtype, type.shape, data.tobytes()[: type.data_bytes]) if _in_words(type) else data
+        return Packed.of_words(data, type) if _in_words(type) else data
 
 
 class Checkpoints:

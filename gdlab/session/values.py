@@ -224,8 +224,7 @@ class Values:
         if not type.dtype.in_blocks:
             return self.read_param(name, None)
         assert isinstance(place, int)  # only f32 lies in parts of another parameter
-        words = self.loaded.exclusively(lambda: self.loaded.program.words(place))
-        return Packed(type.dtype, type.shape, words.tobytes()[: type.data_bytes])
+        return Packed.of_words(self.loaded.exclusively(lambda: self.loaded.program.words(place)), type)
 
     def read_params(self, names: Iterable[str]) -> dict[str, Array]:
         self.loaded.check_open("read_params")

@@ -20,11 +20,18 @@ class Packed:
     data: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, values: Array, type: TensorType) -> Packed:
-        """Return values in the storage dtype of a type."""
+    def of(cls, values: Any, type: TensorType) -> Packed:
+        """Return values in the storage dtype of a type; `Packed` ones as they are."""
         from gdlab.base.formats import encode
 
-        return cls(type.dtype, type.shape, encode(values, type.dtype).tobytes()[: type.data_bytes])
+        if isinstance(values, Packed):
+            return values
+        return cls.of_words(encode(np.reshape(values, type.shape), type.dtype), type)
+
+    @classmethod
+    def of_words(cls, words: Array, type: TensorType) -> Packed:
+        """Return what a device's buffer holds of a tensor of this type, as words or as bytes."""
+        return cls(type.dtype, type.shape, words.tobytes()[: type.data_bytes])
 
     @property
     def type(self) -> TensorType:
@@ -46,7 +53,7 @@ def as_stored(values: Any, type: TensorType) -> Any:
     """Return a parameter as a device holds it: in blocks as their bytes, of 16 bits rounded, others as given."""
     if isinstance(values, Packed) or not type.dtype.is_storage:
         return values
-    packed = Packed.of(np.reshape(values, type.shape), type)
+    packed = Packed.of(values, type)
     return packed if type.dtype.in_blocks else np.asarray(packed)
 
 
@@ -60,4 +67,4 @@ def from_words(data: Any, type: TensorType) -> Any:
     stored = type.dtype.is_storage and isinstance(data, np.ndarray) and data.dtype in (np.uint32, np.uint8)
     if not stored or data.ndim != 1 or data.nbytes != type.size_bytes:
         return data
-    return Packed(type.dtype, type.shape, data.tobytes()[: type.data_bytes])
+    return Packed.of_words(data, type)

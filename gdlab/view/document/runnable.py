@@ -195,8 +195,7 @@ def _initial(study: Study, plan: ExecutionPlan, weights: bool) -> Json:
             continue
         values, type = given[name], plan.param_types[name]
         if type.dtype.is_storage:
-            packed = values if isinstance(values, Packed) else Packed.of(np.reshape(values, type.shape), type)
-            found[name] = {"data": _text(packed.words)}
+            found[name] = {"data": _text(Packed.of(values, type).words)}
         else:
             found[name] = _recipe(name, np.asarray(values), declared.get(name, "default"))
     return found
